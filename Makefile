@@ -1,0 +1,33 @@
+# Every target sets up what it needs; `make` alone lists them.
+PY := .venv/bin/python
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help up test check fix lock
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+up: ## everything on a fresh machine: environment, database, demo data, relay on 127.0.0.1:8000
+	@scripts/make-env.sh requirements/embedded.lock
+	@exec $(PY) manage.py serve --demo --with-parent $(ARGS)
+
+test: ## the whole test suite, on SQLite and an embedded Valkey unless DATABASE_URL and REDIS_URL say otherwise
+	@scripts/make-env.sh requirements/dev.lock
+	@exec $(PY) -m pytest $(ARGS)
+
+check: ## lint, format, types, import rules, missing migrations
+	@scripts/make-env.sh requirements/dev.lock
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+	$(PY) manage.py makemigrations --check --dry-run --settings=tests.settings
+
+fix: ## mend what the linter and the formatter can
+	@scripts/make-env.sh requirements/dev.lock
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+lock: ## compile the locks from requirements/*.in (needs uv); no other target changes them
+	scripts/make-locks.sh

@@ -1,0 +1,95 @@
+"""ORM → the table of tokens: whole, in slices, or only what changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from billing_app.core.types import TokenView
+from billing_app.models import Token
+
+SLICE = 500  # rows between two pauses: about 5 ms of work
+PAUSE_S = 0.002
+
+_FIELDS = (
+    "id name key_hash group is_enabled expires_at model_names user_id"
+    " user__username user__group user__is_active"
+).split()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenTable:
+    """All tokens, by the hash of their key. Never changes; patched by copy."""
+
+    by_hash: Mapping[str, TokenView] = field(default_factory=dict)
+    _hash_by_id: Mapping[int, str] = field(default_factory=dict)
+
+
+def load_tokens() -> TokenTable:
+    """Return the table of all tokens."""
+    return _table({}, {}, _rows(Token.objects.all()))
+
+
+def patch_tokens(
+    table: TokenTable, *, token_ids: Collection[int], user_ids: Collection[int]
+) -> TokenTable:
+    """Return `table` with the named tokens, and all tokens of the users, read anew."""
+    by_hash, hash_by_id = dict(table.by_hash), dict(table._hash_by_id)
+    users = set(user_ids)
+    gone = set(token_ids)
+    if users:
+        gone |= {token.id for token in by_hash.values() if token.user_id in users}
+    for token_id in gone:
+        old_hash = hash_by_id.pop(token_id, None)
+        if old_hash is not None:
+            by_hash.pop(old_hash, None)
+    changed = Token.objects.filter(Q(pk__in=list(gone)) | Q(user_id__in=list(users)))
+    return _table(by_hash, hash_by_id, _rows(changed))
+
+
+def find_token(key_hash: str) -> TokenView | None:
+    """Return the token with this hash from the database, or None."""
+    row = Token.objects.filter(key_hash=key_hash).values(*_FIELDS).first()
+    return None if row is None else _view(row)
+
+
+def _table(
+    by_hash: dict[str, TokenView],
+    hash_by_id: dict[int, str],
+    rows: Iterator[dict[str, Any]],
+) -> TokenTable:
+    for row in rows:
+        by_hash[row["key_hash"]] = _view(row)
+        hash_by_id[row["id"]] = row["key_hash"]
+    return TokenTable(by_hash=by_hash, _hash_by_id=hash_by_id)
+
+
+def _rows(tokens: QuerySet[Token]) -> Iterator[dict[str, Any]]:
+    last_id = 0
+    while True:
+        page = list(
+            tokens.filter(id__gt=last_id).order_by("id").values(*_FIELDS)[:SLICE]
+        )
+        if not page:
+            return
+        yield from page
+        last_id = page[-1]["id"]
+        time.sleep(PAUSE_S)
+
+
+def _view(row: dict[str, Any]) -> TokenView:
+    expires_at = row["expires_at"]
+    return TokenView(
+        id=row["id"],
+        name=row["name"],
+        user_id=row["user_id"],
+        user_name=row["user__username"],
+        group=row["group"] or row["user__group"],
+        is_enabled=row["is_enabled"] and row["user__is_active"],
+        expires_s=None if expires_at is None else expires_at.timestamp(),
+        models=tuple(row["model_names"] or ()),
+    )

@@ -1,0 +1,145 @@
+"""ORM → routing table: whole, in slices, or only what changed.
+
+Runs in a thread beside the event loop, so long work pauses between slices: a busy
+thread holds the interpreter and would stall every stream.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from types import MappingProxyType
+from typing import Any
+
+import structlog
+
+from channels_app.core.routing import RoutingTable, TableBuilder
+from channels_app.core.types import ChannelView, GroupView, KeyView, TimeLimits
+from channels_app.models import Channel, ChannelKey, Group, Option, Status
+from channels_app.options import Options, build_options
+
+log = structlog.get_logger(__name__)
+
+SLICE = 100  # rows between two pauses: about 5 ms of work
+PAUSE_S = 0.002
+
+_FIELDS = (
+    "id name provider base_url key_mode model_names priority weight status timeouts"
+    " status_code_mapping settings"
+).split()
+
+
+def load_table() -> RoutingTable:
+    """Return the routing table of all rows."""
+    builder = TableBuilder()
+    builder.set_groups(_groups())
+    builder.set_options(load_options())
+    for channel in _channels(None):
+        builder.put(channel)
+    return builder.table()
+
+
+def patch_table(
+    table: RoutingTable,
+    *,
+    channel_ids: Collection[int],
+    has_new_groups: bool,
+    has_new_options: bool,
+) -> RoutingTable:
+    """Return `table` with the named channels, and groups or options, read anew."""
+    builder = TableBuilder(table)
+    if has_new_groups:
+        channel_ids = builder.set_groups(_groups()).union(channel_ids)
+    if has_new_options:
+        builder.set_options(load_options())
+    for channel_id in channel_ids:
+        builder.remove(channel_id)
+    for channel in _channels(list(channel_ids)) if channel_ids else ():
+        builder.put(channel)
+    return builder.table()
+
+
+def load_options() -> Options:
+    """Return the options in force."""
+    return build_options(dict(Option.objects.values_list("name", "value")))
+
+
+def _groups() -> list[GroupView]:
+    return [GroupView(id=i, name=n) for i, n in Group.objects.values_list("id", "name")]
+
+
+def _channels(ids: list[int] | None) -> Iterator[ChannelView]:
+    """Yield the channels not disabled by hand; `ids` None means all of them."""
+    rows = Channel.objects.exclude(status=Status.DISABLED).order_by("id")
+    last_id = 0
+    while True:
+        part = rows.filter(id__gt=last_id)
+        if ids is not None:
+            part = part.filter(id__in=ids)
+        page = list(part.values(*_FIELDS)[:SLICE])
+        if not page:
+            return
+        last_id = page[-1]["id"]
+        page_ids = [row["id"] for row in page]
+        keys, groups = _keys(page_ids), _group_names(page_ids)
+        for row in page:
+            yield _view(row, keys=keys[row["id"]], groups=groups[row["id"]])
+        time.sleep(PAUSE_S)
+
+
+def _keys(channel_ids: list[int]) -> dict[int, list[KeyView]]:
+    found: dict[int, list[KeyView]] = defaultdict(list)
+    rows = ChannelKey.objects.filter(
+        channel_id__in=channel_ids, status=Status.ENABLED
+    ).order_by("id")
+    for channel_id, key_id, value in rows.values_list("channel_id", "id", "value"):
+        found[channel_id].append(KeyView(id=key_id, value=value))
+    return found
+
+
+def _group_names(channel_ids: list[int]) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = defaultdict(list)
+    links = Channel.groups.through.objects.filter(channel_id__in=channel_ids)
+    for channel_id, name in links.values_list("channel_id", "group__name"):
+        found[channel_id].append(name)
+    return found
+
+
+def _view(
+    row: dict[str, Any], *, keys: list[KeyView], groups: list[str]
+) -> ChannelView:
+    """Return the row as a value. Bad JSON in a row costs that setting, not the relay."""
+    return ChannelView(
+        id=row["id"],
+        name=row["name"],
+        provider=row["provider"],
+        base_url=row["base_url"].rstrip("/"),
+        keys=tuple(keys),
+        key_mode=row["key_mode"],
+        models=tuple(name for name in row["model_names"] if isinstance(name, str)),
+        groups=tuple(sorted(groups)),
+        priority=row["priority"],
+        weight=row["weight"],
+        is_enabled=row["status"] == Status.ENABLED,
+        limits=_limits(row),
+        status_map=_status_map(row),
+        settings=MappingProxyType(dict(row["settings"] or {})),
+    )
+
+
+def _limits(row: dict[str, Any]) -> TimeLimits:
+    try:
+        return TimeLimits(**{k: float(v) for k, v in row["timeouts"].items()})
+    except (TypeError, ValueError, AttributeError):
+        log.warning("channel timeouts ignored: not readable", channel=row["name"])
+        return TimeLimits()
+
+
+def _status_map(row: dict[str, Any]) -> MappingProxyType[int, int]:
+    try:
+        pairs = {int(k): int(v) for k, v in row["status_code_mapping"].items()}
+    except (TypeError, ValueError, AttributeError):
+        log.warning("status_code_mapping ignored: not readable", channel=row["name"])
+        pairs = {}
+    return MappingProxyType(pairs)

@@ -1,0 +1,47 @@
+"""Who asks: the token of a request, checked against the snapshot."""
+
+from __future__ import annotations
+
+import time
+
+from django.http import HttpRequest
+
+from billing_app.core.types import TokenView
+from billing_app.services import key_hash
+from relay_app.errors import InvalidToken
+from relay_app.snapshot import SnapshotFeed
+
+HOW = "send your token as 'Authorization: Bearer <token>'"
+
+
+async def authenticate(request: HttpRequest, feed: SnapshotFeed) -> TokenView:
+    """Return the token that `request` carries; raise InvalidToken saying what is wrong.
+
+    Reads the snapshot; the database is asked once for a token that is not in it.
+    """
+    key = find_key(request)
+    if not key:
+        raise InvalidToken(f"no token was sent; {HOW}")
+    hashed = key_hash(key)
+    token = feed.current.tokens.by_hash.get(hashed) or await feed.find_token(hashed)
+    if token is None:
+        raise InvalidToken("the token is wrong; check it for missing characters")
+    if not token.is_enabled:
+        raise InvalidToken("the token is disabled; ask who issued it")
+    if token.is_expired(time.time()):
+        raise InvalidToken("the token is expired; ask who issued it for a new one")
+    return token
+
+
+def find_key(request: HttpRequest) -> str:
+    """Return the client's key from wherever SDKs put it, or an empty text.
+
+    The path decides the dialect, never the header: current Anthropic SDKs send Bearer.
+    """
+    scheme, _, credential = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
+    if scheme.lower() == "bearer" and credential.strip():
+        return credential.strip()
+    for header in ("HTTP_X_API_KEY", "HTTP_X_GOOG_API_KEY"):
+        if request.META.get(header):
+            return str(request.META[header]).strip()
+    return request.GET.get("key", "").strip()

@@ -1,0 +1,89 @@
+"""Read the error object out of whatever an upstream sends. Never raises."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+# Larger bodies are no error objects; reading them would only cost time.
+MAX_ERROR_BYTES = 256 * 1024
+_MESSAGE_KEYS = ("message", "error_msg", "detail", "msg", "error_description")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorInfo:
+    """The parts of an error object; empty where the upstream left them out.
+
+    `status` is the HTTP status that the object itself names; `is_error` says whether
+    there was an error object at all.
+    """
+
+    is_error: bool = False
+    message: str = ""
+    type: str = ""
+    code: str = ""
+    param: str | None = None
+    status: int | None = None
+
+
+def load_json(body: bytes) -> Any:
+    """Return the parsed body, or None when it is not JSON."""
+    if len(body) > MAX_ERROR_BYTES:
+        return None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_error(body: bytes) -> ErrorInfo:
+    """Return what `body` says went wrong; plain text becomes the message."""
+    document = load_json(body)
+    if isinstance(document, list) and document:  # Vertex wraps it in an array
+        document = document[0]
+    if isinstance(document, dict):
+        return _from_document(document)
+    text = body[:2000].decode("utf-8", "replace").strip()
+    is_page = text[:1] == "<"
+    return ErrorInfo(message="" if is_page or not text else text)
+
+
+def _from_document(document: dict[str, Any]) -> ErrorInfo:
+    error = document.get("error")
+    if isinstance(error, dict):
+        source = error
+    elif isinstance(error, str):
+        source = {**document, "message": error}
+    else:
+        source = document
+    message = next((source[k] for k in _MESSAGE_KEYS if source.get(k)), "")
+    code = _text(source.get("code", source.get("error_code")))
+    return ErrorInfo(
+        is_error=bool(error) or _looks_like_error(document),
+        message=message if isinstance(message, str) else json.dumps(message)[:2000],
+        type=_text(source.get("type", source.get("error_type", source.get("status")))),
+        code=code,
+        param=source["param"] if isinstance(source.get("param"), str) else None,
+        status=_status(source.get("status_code"), source.get("http_code"), code),
+    )
+
+
+def _looks_like_error(document: dict[str, Any]) -> bool:
+    return document.get("type") == "error" or document.get("object") == "error" or (
+        "error_code" in document and "error_msg" in document
+    )
+
+
+def _text(value: object) -> str:
+    return str(value)[:200] if isinstance(value, str | int) else ""
+
+
+def _status(*candidates: object) -> int | None:
+    """Return the first candidate that is an HTTP status of an error."""
+    for value in candidates:
+        if isinstance(value, int) or (isinstance(value, str) and value.isascii()):
+            text = str(value)
+            if len(text) == 3 and text.isdigit() and 100 <= int(text) <= 599:
+                return int(text)
+    return None

@@ -1,0 +1,91 @@
+"""The values that one relayed request is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from channels_app.core.types import Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A route of the relay: its path, the dialect of its clients, the upstream path."""
+
+    name: str
+    dialect: str
+    path: str
+    upstream_path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a client asked for: parsed as far as routing needs, its bytes kept."""
+
+    request_id: str
+    endpoint: Endpoint
+    model: str
+    is_stream: bool
+    body: bytes = field(repr=False)
+    content_type: str = "application/json"
+    query: str = ""
+    # Headers that may go upstream, already chosen from an allow-list.
+    headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens that an upstream reported."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFacts:
+    """What a whole answer says of itself.
+
+    `is_error`: only an error object. `is_empty`: a normal end that carries nothing.
+    `is_readable`: False when the body is not what the dialect promises.
+    """
+
+    is_readable: bool = True
+    is_error: bool = False
+    is_empty: bool = False
+    model: str = ""
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFacts:
+    """What one event of a stream says.
+
+    `is_meaningful`: content, reasoning, a tool call or a refusal. `is_finish`: the
+    answer has its proper end. `is_last`: nothing follows. `counts_output`: the provider
+    reports output tokens. `is_malformed`: not of the dialect, to be dropped.
+    """
+
+    is_meaningful: bool = False
+    is_finish: bool = False
+    is_normal_finish: bool = True
+    is_last: bool = False
+    is_error: bool = False
+    is_malformed: bool = False
+    model: str = ""
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One attempt as it is logged: where, how it failed (None: answered), what next."""
+
+    number: int
+    channel_id: int
+    channel_name: str
+    key_id: int | None
+    failure: Failure | None
+    wait_s: float
+    duration_s: float
+    decision: str
+    status: int | None = None

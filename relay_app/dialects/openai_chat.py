@@ -1,0 +1,221 @@
+"""The OpenAI chat completions dialect: requests, answers, stream events, errors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import orjson
+
+from relay_app.core.error_body import read_error
+from relay_app.core.types import AnswerFacts, EventFacts, Usage
+from relay_app.dialects.base import BodyError, Envelope, ErrorParts, decode_envelope
+
+# What OpenAI calls errors of these statuses; others are `server_error` or, below 500,
+# `invalid_request_error`.
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+# An end for one of these reasons is an answer even without content.
+CUT_SHORT = {"length", "content_filter"}
+
+# Raw values that carry nothing.
+_NOTHING = (b"", b"null", b'""', b"[]", b"{}")
+
+
+class _Request(msgspec.Struct):
+    model: str
+    messages: list[msgspec.Raw]
+    stream: bool | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Delta(msgspec.Struct):
+    """The fields that carry an answer; raw, since providers disagree on their types."""
+
+    content: msgspec.Raw = msgspec.Raw(b"")
+    reasoning_content: msgspec.Raw = msgspec.Raw(b"")
+    reasoning: msgspec.Raw = msgspec.Raw(b"")
+    reasoning_details: msgspec.Raw = msgspec.Raw(b"")
+    tool_calls: msgspec.Raw = msgspec.Raw(b"")
+    function_call: msgspec.Raw = msgspec.Raw(b"")
+    refusal: msgspec.Raw = msgspec.Raw(b"")
+    audio: msgspec.Raw = msgspec.Raw(b"")
+
+    def carries_something(self) -> bool:
+        return any(
+            value not in _NOTHING
+            for value in map(
+                bytes,
+                (
+                    self.content,
+                    self.tool_calls,
+                    self.reasoning_content,
+                    self.reasoning,
+                    self.reasoning_details,
+                    self.function_call,
+                    self.refusal,
+                    self.audio,
+                ),
+            )
+        )
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    text: msgspec.Raw = msgspec.Raw(b"")
+    finish_reason: str | None = None
+
+    def carries_something(self) -> bool:
+        part = self.delta or self.message
+        has_part = part is not None and part.carries_something()
+        return has_part or bytes(self.text) not in _NOTHING
+
+
+class _Answer(msgspec.Struct):
+    """A chunk of a stream, or a whole answer: they differ in `delta` and `message`."""
+
+    choices: list[_Choice] | None = None
+    error: msgspec.Raw = msgspec.Raw(b"")
+    usage: _Usage | None = None
+    model: str | None = None
+
+
+_decode_request = msgspec.json.Decoder(_Request)
+_decode_answer = msgspec.json.Decoder(_Answer)
+
+
+class OpenAIChat:
+    """POST /v1/chat/completions and whatever is compatible with it."""
+
+    stream_end = b"data: [DONE]\n\n"
+
+    def read_request(self, body: bytes) -> Envelope:
+        request: _Request = decode_envelope(_decode_request, body)
+        if not request.model.strip():
+            raise BodyError("model: the name is empty", param="model")
+        return Envelope(model=request.model, is_stream=bool(request.stream))
+
+    def read_answer(self, body: bytes) -> AnswerFacts:
+        answer = _read(body)
+        if answer is None:
+            error = read_error(body)
+            return AnswerFacts(is_readable=False, is_error=error.is_error)
+        if not answer.choices and _is_error(answer, body):
+            return AnswerFacts(is_error=True)
+        return AnswerFacts(
+            is_empty=_is_empty(answer), model=answer.model or "", usage=_usage(answer)
+        )
+
+    def read_event(self, data: bytes | None, name: bytes) -> EventFacts:
+        if data is None:
+            return EventFacts()
+        if data.strip() == b"[DONE]":
+            return EventFacts(is_last=True)
+        answer = _read(data)
+        if answer is None:
+            is_error = name == b"error" or read_error(data).is_error
+            return EventFacts(is_error=is_error, is_malformed=not is_error)
+        if name == b"error" or bytes(answer.error) not in _NOTHING:
+            return EventFacts(is_error=True)
+        choices = answer.choices or []
+        reasons = [choice.finish_reason for choice in choices if choice.finish_reason]
+        return EventFacts(
+            is_meaningful=any(choice.carries_something() for choice in choices),
+            is_finish=bool(reasons),
+            is_normal_finish=not CUT_SHORT.intersection(reasons),
+            model=answer.model or "",
+            usage=_usage(answer),
+        )
+
+    def error_body(self, parts: ErrorParts) -> bytes:
+        return orjson.dumps(
+            {
+                "error": {
+                    "message": parts.message,
+                    "type": parts.type or _type_of(parts.status),
+                    "param": parts.param,
+                    "code": parts.code,
+                }
+            }
+        )
+
+    def error_event(self, parts: ErrorParts) -> bytes:
+        return b"data: " + self.error_body(parts) + b"\n\n"
+
+
+def _type_of(status: int) -> str:
+    default = "server_error" if status >= 500 else "invalid_request_error"
+    return TYPES.get(status, default)
+
+
+def _read(data: bytes) -> _Answer | None:
+    """Return the chunk or answer, or None when it is not a JSON object of that form."""
+    try:
+        return _decode_answer.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        return _tolerant(json.loads(data))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _tolerant(document: Any) -> _Answer | None:
+    """Return what can be told of an object that strict reading refused.
+
+    Providers send lone surrogates, floats for counts and the like; such an answer is
+    still an answer.
+    """
+    if not isinstance(document, dict):
+        return None
+    choices = []
+    for raw in document.get("choices") or []:
+        if isinstance(raw, dict):
+            part = raw.get("delta") or raw.get("message")
+            fields = part if isinstance(part, dict) else {}
+            known = {k: _raw(v) for k, v in fields.items() if k in _Delta.__struct_fields__}
+            reason = raw.get("finish_reason")
+            choices.append(
+                _Choice(
+                    delta=_Delta(**known),
+                    text=_raw(raw.get("text")),
+                    finish_reason=reason if isinstance(reason, str) else None,
+                )
+            )
+    model = document.get("model")
+    return _Answer(
+        choices=choices,
+        error=_raw(document.get("error")),
+        model=model if isinstance(model, str) else None,
+    )
+
+
+def _raw(value: object) -> msgspec.Raw:
+    return msgspec.Raw(json.dumps(value).encode())
+
+
+def _is_error(answer: _Answer, body: bytes) -> bool:
+    return bytes(answer.error) not in _NOTHING or read_error(body).is_error
+
+
+def _is_empty(answer: _Answer) -> bool:
+    """Return whether the answer ended normally and carries nothing at all."""
+    choices = answer.choices or []
+    if any(c.carries_something() or c.finish_reason in CUT_SHORT for c in choices):
+        return False
+    return not (answer.usage and answer.usage.completion_tokens)
+
+
+def _usage(answer: _Answer) -> Usage | None:
+    if answer.usage is None:
+        return None
+    return Usage(
+        input_tokens=max(0, answer.usage.prompt_tokens or 0),
+        output_tokens=max(0, answer.usage.completion_tokens or 0),
+    )

@@ -1,0 +1,121 @@
+"""Every error that a client of the relay can meet, and the HTTP answer it becomes.
+
+    RelayError
+    ├── InvalidRequest          400  invalid_request
+    │   ├── RequestTooLarge     413  request_too_large
+    │   └── UnsupportedEncoding 415  unsupported_content_encoding
+    ├── InvalidToken            401  invalid_api_key
+    ├── ModelNotAllowed         403  model_not_allowed
+    ├── UnknownPath             404  unknown_url
+    ├── WrongMethod             405  method_not_allowed
+    ├── ModelNotFound           404  model_not_found
+    ├── NoChannelAvailable      503  no_channel_available
+    ├── UpstreamUnreachable     502  upstream_unreachable
+    ├── UpstreamTimeout         504  upstream_timeout
+    └── UpstreamFailed          as the upstream said
+
+One failed attempt is not here: it is a value, `Failure`, that the attempt loop looks
+at. `exception_handler` writes this tree in the client's dialect.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from channels_app.core.types import Failure
+
+
+class RelayError(Exception):
+    """Base of the tree. `str(error)` is sent to the client: it holds no secrets."""
+
+    http_status: int = 500
+    code: str | None = "internal_error"
+    type: str | None = None  # None: what the dialect calls this status
+    param: str | None = None
+    headers: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class InvalidRequest(RelayError):
+    """The request can't be understood; it must change."""
+
+    http_status, code = 400, "invalid_request"
+
+
+class RequestTooLarge(InvalidRequest):
+    """The body is larger than MAX_REQUEST_BODY_MB."""
+
+    http_status, code = 413, "request_too_large"
+
+
+class UnsupportedEncoding(InvalidRequest):
+    """The body is compressed in a way that the relay does not read."""
+
+    http_status, code = 415, "unsupported_content_encoding"
+
+
+class InvalidToken(RelayError):
+    """No token, an unknown one, or one that is expired or disabled."""
+
+    http_status, code = 401, "invalid_api_key"
+    headers: ClassVar[dict[str, str]] = {"WWW-Authenticate": "Bearer"}
+
+
+class ModelNotAllowed(RelayError):
+    """The token may not use this model."""
+
+    http_status, code = 403, "model_not_allowed"
+
+
+class UnknownPath(RelayError):
+    """The relay has no such endpoint."""
+
+    http_status, code = 404, "unknown_url"
+
+
+class WrongMethod(RelayError):
+    """The endpoint exists, for another method."""
+
+    http_status, code = 405, "method_not_allowed"
+
+
+class ModelNotFound(RelayError):
+    """No channel of any group lists the model."""
+
+    http_status, code = 404, "model_not_found"
+
+
+class NoChannelAvailable(RelayError):
+    """Channels list the model, but none may serve this group now."""
+
+    http_status, code = 503, "no_channel_available"
+
+
+class UpstreamUnreachable(RelayError):
+    """No attempt got an answer."""
+
+    http_status, code = 502, "upstream_unreachable"
+
+
+class UpstreamTimeout(RelayError):
+    """No attempt got an answer, and the last one ran into a time limit of the relay."""
+
+    http_status, code = 504, "upstream_timeout"
+
+
+class UpstreamFailed(RelayError):
+    """The upstream's own error, passed on with its status, type, code and message."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message, param=failure.param)
+        status = failure.seen_status or failure.status or 502
+        # Informational and success statuses, and redirects to elsewhere, are no answer
+        # to a failed request (spec 01 section 5).
+        self.http_status = status if 400 <= status <= 599 else 502
+        self.code = failure.code
+        self.type = failure.type
+        self.retry_after_s = failure.retry_after_s
+        self.failure_class = failure.failure_class

@@ -1,0 +1,38 @@
+"""The request and the streamed response that relay views and the lean handler share."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, MutableMapping
+from io import BytesIO
+from typing import Any
+
+from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
+from django.http.response import HttpResponseBase
+
+from relay_app.streaming import AnswerStream
+
+
+class RelayRequest(ASGIRequest):
+    """A request with its body read and an id of its own."""
+
+    def __init__(self, scope: MutableMapping[str, Any], body: bytes, *, is_oversized: bool) -> None:
+        super().__init__(scope, BytesIO(body))
+        self._body = body
+        self.relay_id = uuid.uuid4().hex
+        self.is_oversized = is_oversized
+        self.body_limit: int = settings.MAX_REQUEST_BODY_BYTES
+        self.urlconf = "relay_app.urls"
+
+
+class StreamResponse(HttpResponseBase):
+    """An answer whose pieces are sent as they come."""
+
+    streaming = True
+
+    def __init__(
+        self, stream: AnswerStream, *, content_type: str, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(content_type=content_type, headers=headers)
+        self.stream = stream

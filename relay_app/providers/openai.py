@@ -1,0 +1,36 @@
+"""OpenAI and every server that is compatible with it."""
+
+from __future__ import annotations
+
+import httpx
+
+from channels_app.core.types import ChannelView, KeyView
+from relay_app.core.types import Call
+from relay_app.providers.base import USER_AGENT, upstream_url
+
+
+class OpenAIAdapter:
+    """Bearer authentication and the client's own body, byte for byte."""
+
+    dialects = frozenset({"openai"})
+    base_url_suffix = "/v1"
+    needs_base_url = True
+    needs_key = True
+
+    def build(
+        self, call: Call, *, channel: ChannelView, key: KeyView | None
+    ) -> httpx.Request:
+        """Return the request; streams ask for identity, so that bytes can be read."""
+        return httpx.Request(
+            "POST",
+            upstream_url(call, channel.base_url),
+            content=call.body,
+            headers={
+                "Authorization": f"Bearer {key.value if key else ''}",
+                "Content-Type": call.content_type,
+                "Accept": "text/event-stream" if call.is_stream else "application/json",
+                "Accept-Encoding": "identity",
+                "User-Agent": USER_AGENT,
+                **call.headers,
+            },
+        )

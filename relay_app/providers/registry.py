@@ -1,0 +1,24 @@
+"""The provider types, by the name that channels use."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from relay_app.providers.base import Adapter
+from relay_app.providers.openai import OpenAIAdapter
+from relay_app.providers.simulated import SimulatedAdapter
+
+ADAPTERS: Mapping[str, Adapter] = {
+    "openai": OpenAIAdapter(),
+    "simulated": SimulatedAdapter(),
+}
+
+
+def unknown_provider(name: str) -> str | None:
+    """Return why `name` is no provider type, with the nearest known one, else None."""
+    if name in ADAPTERS:
+        return None
+    near = difflib.get_close_matches(name, ADAPTERS, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(ADAPTERS)}"
+    return f"unknown type {name!r}; {hint}"

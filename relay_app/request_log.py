@@ -1,0 +1,236 @@
+"""What is kept of each request: gathered while it runs, written after its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+
+import structlog
+from django.db import DatabaseError, InterfaceError, OperationalError, transaction
+
+from billing_app.core.types import TokenView
+from relay_app.core.redact import cut
+from relay_app.core.types import Tried, Usage
+from relay_app.database_thread import DatabaseThread
+from relay_app.models import Attempt, RequestLog
+
+log = structlog.get_logger(__name__)
+
+BATCH = 500
+# Rows wait this long for company: a request pays a small part of a transaction.
+GATHER_S = 0.2
+RETRY_S = 1.0
+# About 20 s of a full load; past it the oldest are dropped, counted and reported.
+MAX_WAITING = 20_000
+
+CLIENT_GONE = 499  # nginx's status for a client that hung up
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestRecord:
+    """One request as it goes on. Ended once, by `end`; later calls change nothing."""
+
+    request_id: str
+    endpoint: str
+    client_ip: str
+    started_s: float = field(default_factory=time.monotonic)
+    created_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    token: TokenView | None = None
+    model: str = ""
+    response_model: str = ""
+    is_stream: bool = False
+    attempts: list[Tried] = field(default_factory=list)
+    ttft_s: float | None = None
+    usage: Usage | None = None
+    status: int = 0
+    outcome: str = ""
+    message: str = ""
+    duration_s: float = 0.0
+
+    @property
+    def is_ended(self) -> bool:
+        """Return whether `end` was called."""
+        return self.status != 0
+
+    def end(self, *, status: int, outcome: str, message: str = "") -> bool:
+        """Close the record; return False if it was closed already."""
+        if self.is_ended:
+            return False
+        self.status, self.outcome, self.message = status, outcome, message
+        self.duration_s = time.monotonic() - self.started_s
+        return True
+
+    @property
+    def chain(self) -> str:
+        """Return the channels in the order in which they were asked: `5->12->8`."""
+        return "->".join(str(tried.channel_id) for tried in self.attempts)
+
+    def describe(self) -> None:
+        """Write the log lines: one for the chain if channels changed, one on failure."""
+        if len({tried.channel_id for tried in self.attempts}) > 1:
+            log.info(
+                f"retry: {self.chain}",
+                request_id=self.request_id,
+                model=self.model,
+                attempts=[_line(tried) for tried in self.attempts],
+            )
+        level = log.debug if self.outcome == "ok" else log.warning
+        level(
+            "request answered" if self.outcome == "ok" else "request failed",
+            request_id=self.request_id,
+            endpoint=self.endpoint,
+            status=self.status,
+            outcome=self.outcome,
+            message=cut(self.message),
+            model=self.model,
+            token=self.token.name if self.token else None,
+            attempts=len(self.attempts),
+            duration_ms=round(self.duration_s * 1000),
+        )
+
+
+class LogWriter:
+    """Writes ended requests in batches, in the background, and drains on close."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[RequestRecord] = deque()
+        self._thread = DatabaseThread("request-log")
+        self._task: asyncio.Task[None] | None = None
+        self._dropped = 0
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._task = asyncio.create_task(self._write_for_ever(), name="request-log")
+
+    def put(self, record: RequestRecord) -> None:
+        """Take an ended request; returns at once."""
+        if len(self._waiting) >= MAX_WAITING:
+            self._waiting.popleft()
+            self._dropped += 1
+        self._waiting.append(record)
+
+    async def flush(self) -> None:
+        """Write all that waits."""
+        while self._waiting:
+            batch = [
+                self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))
+            ]
+            try:
+                await self._thread.run(partial(write_records, batch))
+            except (OperationalError, InterfaceError):
+                self._waiting.extendleft(reversed(batch))
+                raise
+
+    async def close(self) -> None:
+        """Write what waits, as far as the database lets us, and end."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            await self.flush()
+        except DatabaseError as error:
+            log.error("request logs lost", count=len(self._waiting), error=str(error))
+        await self._thread.close()
+
+    async def _write_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(GATHER_S)
+            try:
+                await asyncio.shield(self.flush())
+            except Exception as error:  # outermost edge: logs must not end the relay
+                log.warning("request logs delayed", error=str(error))
+                await asyncio.sleep(RETRY_S)
+            if self._dropped:
+                log.error("request logs dropped", count=self._dropped)
+                self._dropped = 0
+
+
+def write_records(records: Sequence[RequestRecord]) -> None:
+    """Insert the rows of `records` in one transaction.
+
+    A record that the database refuses is left out and logged; the others are written.
+    Raises OperationalError or InterfaceError when the database is away.
+    """
+    try:
+        _insert(records)
+    except (OperationalError, InterfaceError):
+        raise
+    except (DatabaseError, ValueError) as error:
+        if len(records) == 1:
+            request_id = records[0].request_id
+            log.error("request log refused", request_id=request_id, error=str(error))
+            return
+        for record in records:
+            write_records([record])
+
+
+@transaction.atomic
+def _insert(records: Sequence[RequestRecord]) -> None:
+    rows = RequestLog.objects.bulk_create([_row(record) for record in records])
+    Attempt.objects.bulk_create(
+        _attempt_row(row, tried)
+        for row, record in zip(rows, records, strict=True)
+        for tried in record.attempts
+    )
+
+
+def _row(record: RequestRecord) -> RequestLog:
+    token, usage = record.token, record.usage
+    return RequestLog(
+        request_id=record.request_id,
+        created_at=record.created_at,
+        user_name=_text(token.user_name if token else "", 150),
+        token_id=token.id if token else None,
+        token_name=_text(token.name if token else "", 100),
+        group=_text(token.group if token else "", 100),
+        endpoint=_text(record.endpoint, 100),
+        request_model=_text(record.model, 200),
+        response_model=_text(record.response_model, 200),
+        is_stream=record.is_stream,
+        status=record.status,
+        outcome=_text(record.outcome, 32),
+        message=_text(record.message, 200),
+        chain=_text(record.chain, 200),
+        attempt_count=len(record.attempts),
+        duration_ms=round(record.duration_s * 1000),
+        ttft_ms=None if record.ttft_s is None else round(record.ttft_s * 1000),
+        input_tokens=usage.input_tokens if usage else None,
+        output_tokens=usage.output_tokens if usage else None,
+        client_ip=_text(record.client_ip, 45),
+    )
+
+
+def _attempt_row(row: RequestLog, tried: Tried) -> Attempt:
+    failure = tried.failure
+    return Attempt(
+        request=row,
+        number=tried.number,
+        channel_id=tried.channel_id,
+        channel_name=_text(tried.channel_name, 100),
+        key_id=tried.key_id,
+        status=failure.status if failure else tried.status,
+        failure_class=failure.failure_class.value if failure else "",
+        upstream_type=_text(failure.type if failure else "", 100),
+        upstream_code=_text(failure.code if failure else "", 100),
+        upstream_request_id=_text(failure.upstream_request_id if failure else "", 100),
+        message=_text(failure.message if failure else "", 200),
+        wait_ms=round(tried.wait_s * 1000),
+        duration_ms=round(tried.duration_s * 1000),
+        decision=_text(tried.decision, 64),
+    )
+
+
+def _text(value: str | None, length: int) -> str:
+    """Return `value` as every database takes it: no NUL, no lone surrogate, not long."""
+    text = (value or "").replace("\x00", "�")
+    return cut(text.encode("utf-8", "replace").decode(), length)
+
+
+def _line(tried: Tried) -> str:
+    how = tried.failure.failure_class.value if tried.failure else "ok"
+    return f"{tried.channel_name}: {how}"

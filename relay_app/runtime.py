@@ -1,0 +1,58 @@
+"""What one relay process holds while it lives: opened at its start, closed at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from relay_app.providers.simulated import SimulatedTransport
+from relay_app.request_log import LogWriter
+from relay_app.snapshot import SnapshotFeed
+from relay_app.transport import AiohttpTransport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """The parts that requests share. `transports` by provider type; `http` for most."""
+
+    feed: SnapshotFeed
+    log_writer: LogWriter
+    transports: Mapping[str, httpx.AsyncBaseTransport]
+
+
+_runtime: Runtime | None = None
+
+
+def current() -> Runtime:
+    """Return the open runtime; raise RuntimeError before `open_runtime`."""
+    if _runtime is None:
+        raise RuntimeError("the relay is not running: its ASGI lifespan has not started")
+    return _runtime
+
+
+async def open_runtime() -> Runtime:
+    """Load the snapshot, start the background work and return the runtime."""
+    global _runtime
+    runtime = Runtime(
+        feed=SnapshotFeed(),
+        log_writer=LogWriter(),
+        transports={"http": AiohttpTransport(), "simulated": SimulatedTransport()},
+    )
+    await runtime.feed.start()
+    runtime.log_writer.start()
+    _runtime = runtime
+    return runtime
+
+
+async def close_runtime() -> None:
+    """Write what waits, close connections, end the background work."""
+    global _runtime
+    runtime, _runtime = _runtime, None
+    if runtime is None:
+        return
+    await runtime.feed.stop()
+    for transport in runtime.transports.values():
+        await transport.aclose()
+    await runtime.log_writer.close()

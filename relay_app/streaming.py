@@ -1,0 +1,292 @@
+"""One upstream stream on its way to the client: the commit gate, the relay, the end.
+
+Nothing goes to the client before the first meaningful event; until then a broken stream
+is a failed attempt like any other. From then on the original bytes are passed on, event
+by event, and a stream that breaks ends in an error event, never as if it were whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+
+import httpx
+import structlog
+
+from channels_app.core.types import ChannelView, Failure, FailureClass
+from relay_app.core.classify import classify_response
+from relay_app.core.limits import Limits
+from relay_app.core.redact import redact
+from relay_app.core.sse import EventTooLarge, Splitter, missing_end, read_event
+from relay_app.core.types import EventFacts, Usage
+from relay_app.dialects.base import Dialect, ErrorParts
+
+log = structlog.get_logger(__name__)
+
+# Comments and pings held back before the commit point, at most.
+MAX_HELD_BYTES = 256 * 1024
+
+
+class AnswerStream:
+    """Reads one upstream answer. First `open`, then `pieces`, always `aclose`.
+
+    After the end `failure` says how it broke (None: a proper end), and `usage`, `model`
+    and `ttft_s` what was learnt on the way.
+    """
+
+    def __init__(
+        self,
+        response: httpx.Response,
+        dialect: Dialect,
+        *,
+        channel: ChannelView,
+        limits: Limits,
+        sent_s: float,
+        request_id: str,
+    ) -> None:
+        self.failure: Failure | None = None
+        self.usage: Usage | None = None
+        self.model = ""
+        self.ttft_s: float | None = None
+        self.dropped_events = 0
+        self.on_end: Callable[[AnswerStream], None] | None = None
+        self._response = response
+        self._chunks = aiter(_body(response))
+        self._dialect = dialect
+        self._channel = channel
+        self._limits = limits
+        self._sent_s = sent_s
+        self._request_id = request_id
+        self._splitter = Splitter()
+        self._batch: list[bytes] = []  # events read, not looked at yet
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._is_finished = False  # the answer has its proper end
+        self._is_cut_short = False  # ended by length, safety or filter
+        self._is_last = False  # the dialect's last event was seen
+        self._is_closed = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether the answer reached its proper end."""
+        return self.failure is None and (self._is_finished or self._is_last)
+
+    async def open(self) -> Failure | None:
+        """Read up to the commit point; return the failure if it is never reached."""
+        try:
+            while not await self._reach_commit():
+                batch = await self._read(deadline_s=self._first_token_deadline_s())
+                if batch is None:
+                    return self._ended_uncommitted()
+                self._batch = batch
+        except TimeoutError:
+            seconds = self._limits.first_token
+            message = f"no content within {seconds:g} s"
+            return Failure(failure_class=FailureClass.TIMEOUT, message=message)
+        except (httpx.RequestError, EventTooLarge) as error:
+            if self._is_finished:
+                return self._ended_uncommitted()
+            return self._transport_failure(error)
+        return self.failure
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the bytes for the client, one piece for each packet that came in."""
+        out, self._held = self._held, []
+        while True:
+            for position, raw in enumerate(self._batch):
+                facts = self._look_at(raw)
+                if facts.is_error:
+                    self._broke(f"error event: {self._error_of(raw).message}")
+                    break
+                if not facts.is_malformed:
+                    out.append(raw)
+                if facts.is_last:
+                    break
+            if self._is_last or self.failure is not None:
+                break
+            if out:
+                yield b"".join(out)
+                out = []
+            batch = await self._read_after_commit()
+            if batch is None:
+                break
+            self._batch = batch
+        out.append(self._ending())
+        await self.aclose()
+        yield b"".join(out)
+
+    async def aclose(self) -> None:
+        """Close the upstream; report the end once."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        await self._response.stream.aclose()  # type: ignore[union-attr]  # async always
+        if self.on_end is not None:
+            self.on_end(self)
+
+    # -- before the commit point ---------------------------------------------------
+
+    async def _reach_commit(self) -> bool:
+        """Take events of the batch until one is meaningful or fails the attempt."""
+        while self._batch:
+            raw = self._batch.pop(0)
+            facts = self._look_at(raw)
+            if facts.is_error:
+                self.failure = self._error_of(raw)
+                return True
+            if facts.is_malformed:
+                continue
+            self._hold(raw, facts)
+            if facts.is_meaningful or self._has_ended_as_answer():
+                self.ttft_s = time.monotonic() - self._sent_s
+                return True
+            if self._is_last:
+                self.failure = self._ended_uncommitted()
+                return True
+        return False
+
+    def _hold(self, raw: bytes, facts: EventFacts) -> None:
+        is_comment = facts == EventFacts()
+        if is_comment and self._held_bytes > MAX_HELD_BYTES:
+            return
+        self._held.append(raw)
+        self._held_bytes += len(raw)
+
+    def _has_ended_as_answer(self) -> bool:
+        """Return whether the stream ended without content, yet not for nothing."""
+        has_output = self.usage is not None and self.usage.output_tokens > 0
+        return self._is_finished and (self._is_cut_short or has_output)
+
+    def _ended_uncommitted(self) -> Failure | None:
+        if not (self._is_finished or self._is_last):
+            return Failure(
+                failure_class=FailureClass.TRANSPORT,
+                message="the stream ended before any content",
+            )
+        answer = b"".join(self._held)
+        if not self._is_last:
+            answer += self._dialect.stream_end
+        return Failure(
+            failure_class=FailureClass.EMPTY_RESPONSE,
+            message="the stream ended without content",
+            status=self._response.status_code,
+            empty_answer=answer,
+        )
+
+    def _first_token_deadline_s(self) -> float | None:
+        limit_s = self._limits.earliest(self._limits.first_token, self._limits.total)
+        return None if limit_s is None else self._sent_s + limit_s
+
+    # -- after it ------------------------------------------------------------------
+
+    async def _read_after_commit(self) -> list[bytes] | None:
+        """Return the next events; None at the end, with `failure` set if it broke."""
+        total_s = self._limits.total
+        deadline_s = self._sent_s + total_s if total_s else None
+        try:
+            batch = await self._read(
+                idle_s=self._limits.idle or None, deadline_s=deadline_s
+            )
+        except TimeoutError:
+            self._broke("nothing came within the time limit")
+            return None
+        except (httpx.RequestError, EventTooLarge) as error:
+            self._broke(str(error))
+            return None
+        if batch is None and not self._is_finished:
+            self._broke("the stream ended before its proper end")
+        return batch
+
+    def _broke(self, reason: str) -> None:
+        """Note the break, unless the answer was complete already."""
+        if self._is_finished:
+            return
+        self.failure = Failure(
+            failure_class=FailureClass.STREAM_INTERRUPTED,
+            message=redact(reason, self._channel.secrets),
+        )
+
+    def _ending(self) -> bytes:
+        """Return what the client still needs: nothing, the proper end, or the error."""
+        if self.failure is None:
+            return b"" if self._is_last else self._dialect.stream_end
+        return self._dialect.error_event(
+            ErrorParts(
+                status=502,
+                message="the upstream broke off the answer before its end"
+                f" (request id: {self._request_id})",
+                type=None,
+                code="stream_interrupted",
+            )
+        )
+
+    # -- reading -------------------------------------------------------------------
+
+    async def _read(
+        self, *, deadline_s: float | None = None, idle_s: float | None = None
+    ) -> list[bytes] | None:
+        """Return the next complete events, or None when the upstream has ended."""
+        while True:
+            until_s = _earlier(deadline_s, idle_s)
+            try:
+                async with asyncio.timeout(until_s):
+                    chunk = await anext(self._chunks)
+            except StopAsyncIteration:
+                rest = self._splitter.flush()
+                return [rest + missing_end(rest)] if rest.strip() else None
+            if events := self._splitter.feed(chunk):
+                return events
+
+    def _look_at(self, raw: bytes) -> EventFacts:
+        data, name = read_event(raw)
+        facts = self._dialect.read_event(data, name)
+        if facts.is_malformed:
+            self.dropped_events += 1
+            log.warning(
+                "malformed event dropped",
+                request_id=self._request_id,
+                channel=self._channel.name,
+                size=len(raw),
+            )
+        self._is_finished = self._is_finished or facts.is_finish
+        self._is_cut_short = self._is_cut_short or (
+            facts.is_finish and not facts.is_normal_finish
+        )
+        self._is_last = self._is_last or facts.is_last
+        self.usage = facts.usage or self.usage
+        self.model = facts.model or self.model
+        return facts
+
+    def _error_of(self, raw: bytes) -> Failure:
+        data, _ = read_event(raw)
+        return classify_response(
+            status=self._response.status_code,
+            headers=self._response.headers,
+            body=data or b"",
+            provider=self._channel.provider,
+            secrets=self._channel.secrets,
+        )
+
+    def _transport_failure(self, error: Exception) -> Failure:
+        return Failure(
+            failure_class=FailureClass.TRANSPORT,
+            message=redact(str(error), self._channel.secrets),
+        )
+
+
+def _body(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Return the body as it arrives, decoded only if the upstream compressed it."""
+    if response.headers.get("content-encoding", "identity") == "identity":
+        return response.stream  # type: ignore[return-value]  # an AsyncByteStream
+    return response.aiter_bytes()
+
+
+def _earlier(deadline_s: float | None, idle_s: float | None) -> float | None:
+    """Return the seconds from now until the first of both limits."""
+    left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+    if left_s is None or idle_s is None:
+        return idle_s if left_s is None else left_s
+    return min(left_s, idle_s)
+
+

@@ -1,0 +1,254 @@
+"""HTTP in, HTTP out: check the request, call the pipeline, choose the response."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from rest_framework.request import Request
+
+from billing_app.core.types import TokenView
+from channels_app.core.routing import model_matches
+from relay_app import pipeline, runtime
+from relay_app.attempt import Answer
+from relay_app.authentication import authenticate
+from relay_app.core.types import Call, Endpoint
+from relay_app.dialects.base import BodyError, Dialect
+from relay_app.dialects.registry import DIALECTS
+from relay_app.drf import AsyncAPIView
+from relay_app.errors import (
+    InvalidRequest,
+    ModelNotAllowed,
+    RelayError,
+    RequestTooLarge,
+    UnknownPath,
+    UnsupportedEncoding,
+    UpstreamFailed,
+    WrongMethod,
+)
+from relay_app.exception_handler import render_error
+from relay_app.http import RelayRequest, StreamResponse
+from relay_app.request_log import CLIENT_GONE, RequestRecord
+from relay_app.streaming import AnswerStream
+
+# Headers of clients that may go upstream.
+FORWARDED = ("openai-beta",)
+# nginx buffers a proxied body unless told not to, which would hold back the stream.
+STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class DialectView(AsyncAPIView):
+    """A relay path: who asks, one record per request, errors in the path's dialect."""
+
+    endpoint = Endpoint(name="unknown", dialect="openai", path="", upstream_path="")
+
+    @property
+    def dialect(self) -> Dialect:
+        return DIALECTS[self.endpoint.dialect]
+
+    async def dispatch(
+        self, request: HttpRequest, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        """Return the answer; the record ends here unless a stream goes on."""
+        assert isinstance(request, RelayRequest)
+        self.relay_request = request
+        self.runtime = runtime.current()
+        self.snapshot = self.runtime.feed.current
+        self.record = RequestRecord(
+            request_id=request.relay_id,
+            endpoint=f"{request.method} {request.path}",
+            client_ip=str(request.META.get("REMOTE_ADDR", "")),
+        )
+        try:
+            response = await super().dispatch(request, *args, **kwargs)
+        except BaseException:  # cancelled: the client hung up
+            self._end(status=CLIENT_GONE, outcome="ABORTED")
+            raise
+        if not isinstance(response, StreamResponse):
+            self._end(status=response.status_code, outcome="ok")
+        response["X-Relay-Attempts"] = str(len(self.record.attempts))
+        return response
+
+    async def authenticate(self) -> TokenView:
+        """Return the token of the request, noted in its record."""
+        token = await authenticate(self.relay_request, self.runtime.feed)
+        self.record.token = token
+        return token
+
+    def handle_error(self, error: Exception) -> HttpResponseBase:
+        """Return `error` in the path's dialect, noted in the record."""
+        response = render_error(
+            error,
+            dialect=self.dialect,
+            request_id=self.record.request_id,
+            retry_after_to_client_max_s=(
+                self.snapshot.routing.options.retry_after_to_client_max
+            ),
+        )
+        self._end(
+            status=response.status_code, outcome=_outcome(error), message=str(error)
+        )
+        return response
+
+    async def http_method_not_allowed(
+        self, request: Request, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        """Refuse the method, naming those that work."""
+        names = ("get", "post", "head")
+        allowed = [name.upper() for name in names if hasattr(self, name)]
+        raise WrongMethod(
+            f"{request.method} is not a method of {request.path};"
+            f" use {' or '.join(allowed) or 'another path'}"
+        )
+
+    def _end(self, *, status: int, outcome: str, message: str = "") -> None:
+        if self.record.end(status=status, outcome=outcome, message=message):
+            self.record.describe()
+            self.runtime.log_writer.put(self.record)
+
+
+class RelayView(DialectView):
+    """POST of one relay endpoint: parse, check, call the pipeline."""
+
+    async def post(self, request: Request) -> HttpResponseBase:
+        """Return the upstream's answer, whole or as a stream."""
+        token = await self.authenticate()
+        call = self._read_call()
+        self.record.model, self.record.is_stream = call.model, call.is_stream
+        if token.models and not any(model_matches(m, call.model) for m in token.models):
+            raise ModelNotAllowed(
+                f"this token may not use model {call.model!r}", param="model"
+            )
+        answer = await pipeline.relay(
+            call,
+            group=token.group,
+            routing=self.snapshot.routing,
+            dialect=self.dialect,
+            transports=self.runtime.transports,
+            record=self.record,
+        )
+        return self._respond(answer)
+
+    def _read_call(self) -> Call:
+        request = self.relay_request
+        if request.is_oversized:
+            raise RequestTooLarge(
+                f"the request body is larger than {request.body_limit >> 20} MB"
+            )
+        encoding = request.META.get("HTTP_CONTENT_ENCODING", "identity").lower()
+        if encoding not in ("", "identity"):
+            raise UnsupportedEncoding(
+                f"bodies in Content-Encoding {encoding!r} can't be read; send plain JSON"
+            )
+        try:
+            envelope = self.dialect.read_request(request.body)
+        except BodyError as error:
+            raise InvalidRequest(str(error), param=error.param) from None
+        return Call(
+            request_id=self.record.request_id,
+            endpoint=self.endpoint,
+            model=envelope.model,
+            is_stream=envelope.is_stream,
+            body=request.body,
+            content_type=request.META.get("CONTENT_TYPE") or "application/json",
+            query=_query_without_key(request),
+            headers=_forwarded(request),
+        )
+
+    def _respond(self, answer: Answer) -> HttpResponseBase:
+        self.record.response_model, self.record.usage = answer.model, answer.usage
+        if answer.stream is None:
+            return HttpResponse(
+                answer.body, status=answer.status, content_type=answer.content_type
+            )
+        self.record.ttft_s = answer.stream.ttft_s
+        answer.stream.on_end = self._stream_ended
+        return StreamResponse(
+            answer.stream, content_type=answer.content_type, headers=STREAM_HEADERS
+        )
+
+    def _stream_ended(self, stream: AnswerStream) -> None:
+        self.record.usage = stream.usage
+        self.record.response_model = stream.model
+        if stream.failure is not None:
+            failure = stream.failure
+            self._end(
+                status=200, outcome=failure.failure_class, message=failure.message
+            )
+        elif stream.is_whole:
+            self._end(status=200, outcome="ok")
+        else:
+            self._end(status=CLIENT_GONE, outcome="ABORTED")
+
+
+class ModelsView(DialectView):
+    """GET /v1/models: the names that this token may use."""
+
+    async def get(self, request: Request) -> HttpResponseBase:
+        """Return them in OpenAI's list form."""
+        token = await self.authenticate()
+        names = [
+            name
+            for name in self.snapshot.routing.models(token.group)
+            if not token.models or any(model_matches(m, name) for m in token.models)
+        ]
+        document = {
+            "object": "list",
+            "data": [
+                {"id": name, "object": "model", "created": 0, "owned_by": "relay"}
+                for name in names
+            ],
+        }
+        return HttpResponse(orjson.dumps(document), content_type="application/json")
+
+
+class UnknownPathView(DialectView):
+    """Every path that is no endpoint of the relay."""
+
+    async def http_method_not_allowed(
+        self, request: Request, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        """Say so, whatever the method."""
+        raise UnknownPath(f"{request.method} {request.path} is no endpoint of this relay")
+
+    # One handler of its own tells Django that the view is async.
+    get = http_method_not_allowed
+
+
+async def root(request: HttpRequest) -> HttpResponse:
+    """Answer probes of SDKs and load balancers that ask for `/`."""
+    return HttpResponse(b"relayproject\n", content_type="text/plain")
+
+
+async def healthz(request: HttpRequest) -> HttpResponse:
+    """Say that the process is alive."""
+    return HttpResponse(b"ok\n", content_type="text/plain")
+
+
+def _outcome(error: Exception) -> str:
+    """Return what the request log calls this end: a failure class or an error code."""
+    if isinstance(error, UpstreamFailed):
+        return error.failure_class.value
+    return (error.code if isinstance(error, RelayError) else None) or "internal_error"
+
+
+def _forwarded(request: HttpRequest) -> Mapping[str, str]:
+    found = {}
+    for name in FORWARDED:
+        value = request.META.get("HTTP_" + name.upper().replace("-", "_"))
+        if value:
+            found[name] = value
+    return MappingProxyType(found)
+
+
+def _query_without_key(request: HttpRequest) -> str:
+    """Return the query string as it came, without the client's own token in it."""
+    query = str(request.META.get("QUERY_STRING", ""))
+    if "key=" not in query:
+        return query
+    return "&".join(p for p in query.split("&") if not p.startswith("key="))
+

@@ -1,0 +1,145 @@
+"""One relay process: uvicorn on a socket that is already bound.
+
+As a program it is a child of `serve --workers N`:
+    python -m relayproject.server LISTEN_FD READY_FD
+It inherits the listening socket and writes one byte to READY_FD once it answers.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+import uvicorn
+from django.conf import settings
+
+# Connections the kernel holds while a process is busy; it caps this at net.core.somaxconn.
+BACKLOG = 4096
+
+# Seconds an idle client connection stays open. Longer than the usual 60 s of proxies: the side
+# that reuses connections must be the one to close them, or its next request meets a reset.
+KEEP_ALIVE_S = 75
+
+# Allocations between collections. Python's 700 means a collection every few requests; after
+# start-up is frozen, what is left to find are rare cycles.
+GC_THRESHOLD = (50_000, 20, 50)
+
+LEAVE_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def _nothing() -> None:
+    """Stand for a callback that nobody needs."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket bound to the address, not listening yet; raises OSError.
+
+    Bound first and opened last, a taken port is known before anything else is started, and
+    nobody connects to a relay that does not answer yet.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    # Without it the port stays taken for a minute after a stop.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+class RelayServer(uvicorn.Server):
+    """uvicorn that says when it answers and when it was told to stop."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        on_ready: Callable[[], None],
+        on_stop: Callable[[], None] = _nothing,
+    ) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+        self._on_stop = on_stop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the application and the socket, then settle memory and report."""
+        await super().startup(sockets)
+        if self.started:
+            settle_memory()
+            self._on_ready()
+
+    def leave(self, *_: object) -> None:
+        """Drain and end; for signals that come outside uvicorn's own watch."""
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: object) -> None:
+        """Take a signal while serving."""
+        self._on_stop()
+        super().handle_exit(sig, frame)  # type: ignore[arg-type] # only passed through
+
+
+def settle_memory() -> None:
+    """Take what start-up made out of the collector's sight and collect less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLD)
+
+
+def run(
+    bound: socket.socket,
+    *,
+    on_ready: Callable[[], None],
+    on_stop: Callable[[], None] = _nothing,
+) -> int:
+    """Serve on `bound` until SIGTERM or SIGINT, drain, and return the exit code."""
+    from relayproject.asgi import application
+
+    config = uvicorn.Config(
+        application,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,  # logs.py has the handlers
+        access_log=False,  # the request log knows more
+        server_header=False,
+        proxy_headers=False,  # TRUSTED_PROXIES is judged where it is used
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=settings.DRAIN_S,
+    )
+    server = RelayServer(config, on_ready=on_ready, on_stop=on_stop)
+    # uvicorn watches signals only while it runs and repeats the ones it saw afterwards.
+    for number in LEAVE_SIGNALS:
+        signal.signal(number, server.leave)
+    try:
+        server.run(sockets=[bound])
+    except SystemExit as failed:  # the application did not open; uvicorn logged why
+        return int(failed.code or 1)
+    return 0 if server.started else 1
+
+
+def main() -> None:
+    """Run one inherited relay process."""
+    for number in LEAVE_SIGNALS:
+        signal.signal(number, lambda *_: os._exit(0))
+    listen_fd, ready_fd = int(sys.argv[1]), int(sys.argv[2])
+    bound = socket.socket(fileno=listen_fd)
+
+    def tell_parent() -> None:
+        os.write(ready_fd, b".")
+
+    code = run(bound, on_ready=tell_parent)
+    sys.stderr.flush()
+    # Not sys.exit: it waits for threads, and one stuck in a database call would hold the stop.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
