@@ -46,4 +46,3 @@ class TokenAdmin(ModelAdmin):
         if not change:
             message = f"The token's key, shown only now: {key}"
             self.message_user(request, message, messages.WARNING)
-

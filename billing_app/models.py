@@ -46,9 +46,7 @@ class Token(models.Model):
 
     class Meta:
         ordering = ["user", "name"]
-        constraints = [
-            models.UniqueConstraint(fields=["user", "name"], name="token_name_once")
-        ]
+        constraints = [models.UniqueConstraint(fields=["user", "name"], name="token_name_once")]
 
     def __str__(self) -> str:
         return self.name

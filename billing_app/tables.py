@@ -15,10 +15,19 @@ from billing_app.models import Token
 SLICE = 500  # rows between two pauses: about 5 ms of work
 PAUSE_S = 0.002
 
-_FIELDS = (
-    "id name key_hash group is_enabled expires_at model_names user_id"
-    " user__username user__group user__is_active"
-).split()
+_FIELDS = [
+    "id",
+    "name",
+    "key_hash",
+    "group",
+    "is_enabled",
+    "expires_at",
+    "model_names",
+    "user_id",
+    "user__username",
+    "user__group",
+    "user__is_active",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +35,7 @@ class TokenTable:
     """All tokens, by the hash of their key. Never changes; patched by copy."""
 
     by_hash: Mapping[str, TokenView] = field(default_factory=dict)
-    _hash_by_id: Mapping[int, str] = field(default_factory=dict)
+    hash_by_id: Mapping[int, str] = field(default_factory=dict)
 
 
 def load_tokens() -> TokenTable:
@@ -38,7 +47,7 @@ def patch_tokens(
     table: TokenTable, *, token_ids: Collection[int], user_ids: Collection[int]
 ) -> TokenTable:
     """Return `table` with the named tokens, and all tokens of the users, read anew."""
-    by_hash, hash_by_id = dict(table.by_hash), dict(table._hash_by_id)
+    by_hash, hash_by_id = dict(table.by_hash), dict(table.hash_by_id)
     users = set(user_ids)
     gone = set(token_ids)
     if users:
@@ -65,15 +74,13 @@ def _table(
     for row in rows:
         by_hash[row["key_hash"]] = _view(row)
         hash_by_id[row["id"]] = row["key_hash"]
-    return TokenTable(by_hash=by_hash, _hash_by_id=hash_by_id)
+    return TokenTable(by_hash=by_hash, hash_by_id=hash_by_id)
 
 
 def _rows(tokens: QuerySet[Token]) -> Iterator[dict[str, Any]]:
     last_id = 0
     while True:
-        page = list(
-            tokens.filter(id__gt=last_id).order_by("id").values(*_FIELDS)[:SLICE]
-        )
+        page = list(tokens.filter(id__gt=last_id).order_by("id").values(*_FIELDS)[:SLICE])
         if not page:
             return
         yield from page

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.core.exceptions import ValidationError
 from django.core.validators import URLValidator
 from django.db import models
@@ -74,9 +72,7 @@ class Channel(models.Model):
     weight = models.PositiveIntegerField(
         default=0, help_text="Share of the traffic within the tier."
     )
-    status = models.CharField(
-        max_length=16, choices=Status.choices, default=Status.ENABLED
-    )
+    status = models.CharField(max_length=16, choices=Status.choices, default=Status.ENABLED)
     status_reason = models.CharField(max_length=200, blank=True, default="")
     status_changed_at = models.DateTimeField(null=True, blank=True)
     auto_ban = models.BooleanField(
@@ -84,9 +80,7 @@ class Channel(models.Model):
         default=True,
         help_text="May be disabled automatically when its account fails.",
     )
-    key_mode = models.CharField(
-        max_length=16, choices=KeyMode.choices, default=KeyMode.RANDOM
-    )
+    key_mode = models.CharField(max_length=16, choices=KeyMode.choices, default=KeyMode.RANDOM)
     timeouts = models.JSONField(
         default=dict,
         blank=True,
@@ -119,18 +113,14 @@ class ChannelKey(models.Model):
     # SHA-256 of the value: keys are matched by it, since ciphertexts differ each time.
     value_hash = models.CharField(max_length=64, editable=False)
     hint = models.CharField(max_length=16, editable=False)
-    status = models.CharField(
-        max_length=16, choices=Status.choices, default=Status.ENABLED
-    )
+    status = models.CharField(max_length=16, choices=Status.choices, default=Status.ENABLED)
     status_reason = models.CharField(max_length=200, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         ordering = ["pk"]
         constraints = [
-            models.UniqueConstraint(
-                fields=["channel", "value_hash"], name="channel_key_once"
-            )
+            models.UniqueConstraint(fields=["channel", "value_hash"], name="channel_key_once")
         ]
 
     def __str__(self) -> str:
@@ -153,6 +143,6 @@ class Option(models.Model):
     def clean(self) -> None:
         """Refuse unknown names and values out of range; keep the tidy form."""
         try:
-            self.value: Any = option_spec(self.name).stored(self.value)
+            self.value = option_spec(self.name).stored(self.value)
         except OptionError as error:
             raise ValidationError(str(error)) from None

@@ -149,9 +149,7 @@ class Options:
     response_timeout: float = _seconds(
         300, "Time limit of an answer that is not streamed; 0 is no limit."
     )
-    attempt_timeout: float = _seconds(
-        0, "Time limit of one attempt in all; 0 is no limit."
-    )
+    attempt_timeout: float = _seconds(0, "Time limit of one attempt in all; 0 is no limit.")
     request_log_days: int = _option(
         "int",
         30,

@@ -24,10 +24,20 @@ log = structlog.get_logger(__name__)
 SLICE = 100  # rows between two pauses: about 5 ms of work
 PAUSE_S = 0.002
 
-_FIELDS = (
-    "id name provider base_url key_mode model_names priority weight status timeouts"
-    " status_code_mapping settings"
-).split()
+_FIELDS = [
+    "id",
+    "name",
+    "provider",
+    "base_url",
+    "key_mode",
+    "model_names",
+    "priority",
+    "weight",
+    "status",
+    "timeouts",
+    "status_code_mapping",
+    "settings",
+]
 
 
 def load_table() -> RoutingTable:
@@ -90,9 +100,9 @@ def _channels(ids: list[int] | None) -> Iterator[ChannelView]:
 
 def _keys(channel_ids: list[int]) -> dict[int, list[KeyView]]:
     found: dict[int, list[KeyView]] = defaultdict(list)
-    rows = ChannelKey.objects.filter(
-        channel_id__in=channel_ids, status=Status.ENABLED
-    ).order_by("id")
+    rows = ChannelKey.objects.filter(channel_id__in=channel_ids, status=Status.ENABLED).order_by(
+        "id"
+    )
     for channel_id, key_id, value in rows.values_list("channel_id", "id", "value"):
         found[channel_id].append(KeyView(id=key_id, value=value))
     return found
@@ -106,9 +116,7 @@ def _group_names(channel_ids: list[int]) -> dict[int, list[str]]:
     return found
 
 
-def _view(
-    row: dict[str, Any], *, keys: list[KeyView], groups: list[str]
-) -> ChannelView:
+def _view(row: dict[str, Any], *, keys: list[KeyView], groups: list[str]) -> ChannelView:
     """Return the row as a value. Bad JSON in a row costs that setting, not the relay."""
     return ChannelView(
         id=row["id"],

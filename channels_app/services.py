@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from django.db import transaction
 
-from channels_app.models import Channel, ChannelKey, Option
+from channels_app.models import Channel, ChannelKey, Option, Status
 from channels_app.options import option_spec
 
 # Shorter credentials would be given away by the eight characters that are shown.
@@ -24,6 +24,26 @@ def secret_hint(value: str) -> str:
     if len(value) < SHORTEST_HINTED:
         return "…"
     return f"{value[:4]}…{value[-4:]}"
+
+
+def status_by_hand(status: str, *, is_enabled: bool) -> Status:
+    """Return what `status` becomes when a person enables or disables by hand.
+
+    Enabling lifts what a person disabled; what the relay disabled stays so until it works.
+    """
+    if not is_enabled:
+        return Status.DISABLED
+    return Status.ENABLED if status == Status.DISABLED else Status(status)
+
+
+def channel_key_new(*, channel: Channel, value: str) -> ChannelKey:
+    """Return an unsaved key of the channel with this value."""
+    return ChannelKey(
+        channel=channel,
+        value=value,
+        value_hash=secret_hash(value),
+        hint=secret_hint(value),
+    )
 
 
 def channel_key_add(*, channel: Channel, value: str) -> ChannelKey:
@@ -43,14 +63,15 @@ def options_set(*, values: Mapping[str, object]) -> list[str]:
     Raises OptionError naming the first unknown option or refused value.
     """
     tidy = {name: option_spec(name).stored(raw) for name, raw in values.items()}
+    rows = {row.name: row for row in Option.objects.filter(name__in=tidy)}
     changed = []
     for name, value in tidy.items():
-        row = Option.objects.filter(name=name).first() or Option(name=name)
-        current = row.value if row.pk else option_spec(name).stored(option_spec(name).default)
-        if row.pk is None and current == value:
+        row = rows.get(name)
+        spec = option_spec(name)
+        if value == (spec.stored(spec.default) if row is None else row.value):
             continue
-        if current != value or row.pk is None:
-            row.value = value
-            row.save()
-            changed.append(name)
+        row = row or Option(name=name)
+        row.value = value
+        row.save()
+        changed.append(name)
     return changed

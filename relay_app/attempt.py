@@ -80,9 +80,7 @@ async def send(
             if failure is not None:
                 return failure
             stream = opening
-            return Answer(
-                status=200, content_type=content_type, stream=stream, model=stream.model
-            )
+            return Answer(status=200, content_type=content_type, stream=stream, model=stream.model)
         return await _read_whole(
             response, channel=channel, dialect=dialect, limits=limits, sent_s=sent_s
         )
@@ -111,9 +109,7 @@ def _build(call: Call, step: Step, limits: Limits) -> httpx.Request | Failure:
 
 
 def _misconfigured(code: str, message: str) -> Failure:
-    return Failure(
-        failure_class=FailureClass.CHANNEL_CONFIG, code=code, message=message
-    )
+    return Failure(failure_class=FailureClass.CHANNEL_CONFIG, code=code, message=message)
 
 
 def _unreachable(error: httpx.TransportError, channel: ChannelView) -> Failure:

@@ -40,8 +40,8 @@ def find_key(request: HttpRequest) -> str:
     """
     scheme, _, credential = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
     if scheme.lower() == "bearer" and credential.strip():
-        return credential.strip()
+        return str(credential).strip()
     for header in ("HTTP_X_API_KEY", "HTTP_X_GOOG_API_KEY"):
         if request.META.get(header):
             return str(request.META[header]).strip()
-    return request.GET.get("key", "").strip()
+    return str(request.GET.get("key", "")).strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -26,16 +26,16 @@ class AnyContent(BaseContentNegotiation):
 
 
 class AsyncAPIView(APIView):
-    """DRF's dispatch, awaited. Subclasses write `async def post` and `handle_error`.
+    """DRF's dispatch, awaited. Subclasses write handlers and the hooks below.
 
     Tokens are checked by the views themselves, which must await the lookup of one that
     the snapshot lacks; so DRF's own authenticators stay empty here.
     """
 
-    authentication_classes: ClassVar[Any] = []
-    permission_classes: ClassVar[Any] = []
-    throttle_classes: ClassVar[Any] = []
-    renderer_classes: ClassVar[Any] = [JSONRenderer]
+    authentication_classes = []
+    permission_classes = []
+    throttle_classes = []
+    renderer_classes = [JSONRenderer]
     content_negotiation_class = AnyContent
 
     async def dispatch(  # type: ignore[override]  # awaited by the lean handler
@@ -43,25 +43,44 @@ class AsyncAPIView(APIView):
     ) -> HttpResponseBase:
         """Return the answer of the method's handler, or of `handle_error`."""
         self.args, self.kwargs = args, kwargs
+        self.begin(request)
         self.request = self.initialize_request(request, *args, **kwargs)
         try:
             self.initial(self.request, *args, **kwargs)
             name = (request.method or "").lower()
-            handler = getattr(self, name, self.http_method_not_allowed)
-            return await handler(self.request, *args, **kwargs)
-        except Exception as error:  # outermost edge: every error becomes an answer
-            return self.handle_error(error)
+            handler = getattr(self, name, None) if name in self.http_method_names else None
+            response = await (handler or self.refuse_method)(self.request)
+        except Exception as error:  # noqa: BLE001  # outermost edge: errors become answers
+            response = self.handle_error(error)
+        except BaseException:  # cancelled: the client hung up
+            self.abandoned()
+            raise
+        self.finish(response)
+        return response
+
+    def begin(self, request: HttpRequest) -> None:
+        """Prepare for `request`; called before anything else."""
+        raise NotImplementedError
 
     def handle_error(self, error: Exception) -> HttpResponseBase:
         """Return the answer for an error that a handler raised."""
         raise NotImplementedError
 
-    async def options(self, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """Refuse, awaitable like the rest: Django wants all handlers of one kind."""
-        return await self.http_method_not_allowed(*args, **kwargs)
+    def finish(self, response: HttpResponseBase) -> None:
+        """Take note of the answer before it is sent."""
+        raise NotImplementedError
 
-    async def http_method_not_allowed(  # type: ignore[override]  # awaited, see above
+    def abandoned(self) -> None:
+        """Take note that the client went away before there was an answer."""
+        raise NotImplementedError
+
+    async def refuse_method(self, request: Request) -> HttpResponseBase:
+        """Raise what a method without a handler means."""
+        raise NotImplementedError
+
+    # An awaitable one of our own: Django wants all handlers of a view of one kind.
+    async def options(  # type: ignore[override]  # see above
         self, request: Request, *args: Any, **kwargs: Any
     ) -> HttpResponseBase:
-        """Refuse the method; subclasses say it in the client's dialect."""
-        raise NotImplementedError
+        """Refuse OPTIONS like any method without a handler."""
+        return await self.refuse_method(request)

@@ -23,7 +23,7 @@ def render_error(
     """Return the answer for `error`. What is not a RelayError is a fault of ours: it is
     logged whole and told as 500 `internal_error`, without its text."""
     if not isinstance(error, RelayError):
-        log.exception("unexpected error", request_id=request_id, exc_info=error)
+        log.error("unexpected error", request_id=request_id, exc_info=error)
         error = RelayError("the relay failed to handle this request; it was logged")
     parts = ErrorParts(
         status=error.http_status,

@@ -68,9 +68,7 @@ class RequestLog(models.Model):
 class Attempt(models.Model):
     """One send to one channel within a request."""
 
-    request = models.ForeignKey(
-        RequestLog, on_delete=models.CASCADE, related_name="attempts"
-    )
+    request = models.ForeignKey(RequestLog, on_delete=models.CASCADE, related_name="attempts")
     number = models.PositiveSmallIntegerField()
     channel_id = models.BigIntegerField(db_index=True)
     channel_name = models.CharField(max_length=100)
@@ -81,9 +79,7 @@ class Attempt(models.Model):
     upstream_code = models.CharField(max_length=100, blank=True)
     upstream_request_id = models.CharField(max_length=100, blank=True)
     message = models.CharField(max_length=200, blank=True)
-    wait_ms = models.PositiveIntegerField(
-        default=0, help_text="Waited before this attempt."
-    )
+    wait_ms = models.PositiveIntegerField(default=0, help_text="Waited before this attempt.")
     duration_ms = models.PositiveIntegerField(default=0)
     decision = models.CharField(
         max_length=64, blank=True, help_text="Why the request went on or ended here."
@@ -92,9 +88,7 @@ class Attempt(models.Model):
     class Meta:
         ordering = ["request", "number"]
         constraints = [
-            models.UniqueConstraint(
-                fields=["request", "number"], name="attempt_number_once"
-            )
+            models.UniqueConstraint(fields=["request", "number"], name="attempt_number_once")
         ]
 
     def __str__(self) -> str:

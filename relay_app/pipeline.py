@@ -63,9 +63,7 @@ async def relay(
         options=routing.options,
         started_s=time.monotonic(),
     )
-    while step := loop.next_step(
-        now_s=time.monotonic(), rolls=_roll(), turn=next(_turns)
-    ):
+    while step := loop.next_step(now_s=time.monotonic(), rolls=_roll(), turn=next(_turns)):
         if step.wait_s:
             await asyncio.sleep(step.wait_s)
         began_s = time.monotonic()
@@ -157,4 +155,3 @@ def _final_error(loop: AttemptLoop) -> RelayError:
     if loop.failures and loop.failures[-1].failure_class is FailureClass.TIMEOUT:
         return UpstreamTimeout(f"no upstream answered in time ({attempts} attempts)")
     return UpstreamUnreachable(f"no upstream could be reached ({attempts} attempts)")
-

@@ -48,7 +48,7 @@ def _snapshot() -> dict[str, Any]:
 async def _try(check: Any) -> dict[str, Any]:
     try:
         await asyncio.wait_for(check, CHECK_S)
-    except Exception as error:  # whatever is wrong with it, it is not ready
+    except Exception as error:  # noqa: BLE001  # whatever is wrong with it, it is not ready
         return {"ok": False, "error": type(error).__name__}
     return {"ok": True}
 

@@ -34,7 +34,7 @@ def current() -> Runtime:
 
 async def open_runtime() -> Runtime:
     """Load the snapshot, start the background work and return the runtime."""
-    global _runtime
+    global _runtime  # noqa: PLW0603  # one runtime a process
     runtime = Runtime(
         feed=SnapshotFeed(),
         log_writer=LogWriter(),
@@ -48,7 +48,7 @@ async def open_runtime() -> Runtime:
 
 async def close_runtime() -> None:
     """Write what waits, close connections, end the background work."""
-    global _runtime
+    global _runtime  # noqa: PLW0603  # one runtime a process
     runtime, _runtime = _runtime, None
     if runtime is None:
         return

@@ -143,7 +143,7 @@ class SnapshotFeed:
     async def _try(self, work: object, event: str) -> None:
         try:
             await work()  # type: ignore[operator]
-        except Exception as error:  # outermost edge: the relay serves on what it has
+        except Exception as error:  # noqa: BLE001  # outermost edge: the relay serves on what it has
             log.warning(event, error=str(error), age_s=round(self.age_s, 1))
 
 

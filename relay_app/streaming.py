@@ -94,7 +94,7 @@ class AnswerStream:
         """Yield the bytes for the client, one piece for each packet that came in."""
         out, self._held = self._held, []
         while True:
-            for position, raw in enumerate(self._batch):
+            for raw in self._batch:
                 facts = self._look_at(raw)
                 if facts.is_error:
                     self._broke(f"error event: {self._error_of(raw).message}")
@@ -185,9 +185,7 @@ class AnswerStream:
         total_s = self._limits.total
         deadline_s = self._sent_s + total_s if total_s else None
         try:
-            batch = await self._read(
-                idle_s=self._limits.idle or None, deadline_s=deadline_s
-            )
+            batch = await self._read(idle_s=self._limits.idle or None, deadline_s=deadline_s)
         except TimeoutError:
             self._broke("nothing came within the time limit")
             return None
@@ -250,9 +248,7 @@ class AnswerStream:
                 size=len(raw),
             )
         self._is_finished = self._is_finished or facts.is_finish
-        self._is_cut_short = self._is_cut_short or (
-            facts.is_finish and not facts.is_normal_finish
-        )
+        self._is_cut_short = self._is_cut_short or (facts.is_finish and not facts.is_normal_finish)
         self._is_last = self._is_last or facts.is_last
         self.usage = facts.usage or self.usage
         self.model = facts.model or self.model
@@ -288,5 +284,3 @@ def _earlier(deadline_s: float | None, idle_s: float | None) -> float | None:
     if left_s is None or idle_s is None:
         return idle_s if left_s is None else left_s
     return min(left_s, idle_s)
-
-

@@ -22,9 +22,7 @@ BATCH = 1_000
 @shared_task(ignore_result=True)
 def prune_snapshot_changes() -> int:
     """Delete changes that every process has taken in; return how many."""
-    deleted, _ = SnapshotChange.objects.filter(
-        changed_at__lt=Now() - KEEP_CHANGES
-    ).delete()
+    deleted, _ = SnapshotChange.objects.filter(changed_at__lt=Now() - KEEP_CHANGES).delete()
     return deleted
 
 

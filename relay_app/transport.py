@@ -122,9 +122,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 headers=request.headers.multi_items(),
                 data=request.content or None,
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=limits.get("connect")
-                ),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.get("connect")),
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _as_httpx(error, request) from error

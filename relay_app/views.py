@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 import orjson
 from django.http import HttpRequest, HttpResponse
@@ -50,10 +49,8 @@ class DialectView(AsyncAPIView):
     def dialect(self) -> Dialect:
         return DIALECTS[self.endpoint.dialect]
 
-    async def dispatch(
-        self, request: HttpRequest, *args: Any, **kwargs: Any
-    ) -> HttpResponseBase:
-        """Return the answer; the record ends here unless a stream goes on."""
+    def begin(self, request: HttpRequest) -> None:
+        """Open the record of the request and hold the snapshot that it keeps."""
         assert isinstance(request, RelayRequest)
         self.relay_request = request
         self.runtime = runtime.current()
@@ -63,15 +60,16 @@ class DialectView(AsyncAPIView):
             endpoint=f"{request.method} {request.path}",
             client_ip=str(request.META.get("REMOTE_ADDR", "")),
         )
-        try:
-            response = await super().dispatch(request, *args, **kwargs)
-        except BaseException:  # cancelled: the client hung up
-            self._end(status=CLIENT_GONE, outcome="ABORTED")
-            raise
+
+    def finish(self, response: HttpResponseBase) -> None:
+        """End the record, unless a stream goes on."""
         if not isinstance(response, StreamResponse):
             self._end(status=response.status_code, outcome="ok")
         response["X-Relay-Attempts"] = str(len(self.record.attempts))
-        return response
+
+    def abandoned(self) -> None:
+        """End the record of a client that hung up."""
+        self._end(status=CLIENT_GONE, outcome="ABORTED")
 
     async def authenticate(self) -> TokenView:
         """Return the token of the request, noted in its record."""
@@ -85,18 +83,12 @@ class DialectView(AsyncAPIView):
             error,
             dialect=self.dialect,
             request_id=self.record.request_id,
-            retry_after_to_client_max_s=(
-                self.snapshot.routing.options.retry_after_to_client_max
-            ),
+            retry_after_to_client_max_s=(self.snapshot.routing.options.retry_after_to_client_max),
         )
-        self._end(
-            status=response.status_code, outcome=_outcome(error), message=str(error)
-        )
+        self._end(status=response.status_code, outcome=_outcome(error), message=str(error))
         return response
 
-    async def http_method_not_allowed(
-        self, request: Request, *args: Any, **kwargs: Any
-    ) -> HttpResponseBase:
+    async def refuse_method(self, request: Request) -> HttpResponseBase:
         """Refuse the method, naming those that work."""
         names = ("get", "post", "head")
         allowed = [name.upper() for name in names if hasattr(self, name)]
@@ -120,9 +112,7 @@ class RelayView(DialectView):
         call = self._read_call()
         self.record.model, self.record.is_stream = call.model, call.is_stream
         if token.models and not any(model_matches(m, call.model) for m in token.models):
-            raise ModelNotAllowed(
-                f"this token may not use model {call.model!r}", param="model"
-            )
+            raise ModelNotAllowed(f"this token may not use model {call.model!r}", param="model")
         answer = await pipeline.relay(
             call,
             group=token.group,
@@ -136,9 +126,7 @@ class RelayView(DialectView):
     def _read_call(self) -> Call:
         request = self.relay_request
         if request.is_oversized:
-            raise RequestTooLarge(
-                f"the request body is larger than {request.body_limit >> 20} MB"
-            )
+            raise RequestTooLarge(f"the request body is larger than {request.body_limit >> 20} MB")
         encoding = request.META.get("HTTP_CONTENT_ENCODING", "identity").lower()
         if encoding not in ("", "identity"):
             raise UnsupportedEncoding(
@@ -162,9 +150,7 @@ class RelayView(DialectView):
     def _respond(self, answer: Answer) -> HttpResponseBase:
         self.record.response_model, self.record.usage = answer.model, answer.usage
         if answer.stream is None:
-            return HttpResponse(
-                answer.body, status=answer.status, content_type=answer.content_type
-            )
+            return HttpResponse(answer.body, status=answer.status, content_type=answer.content_type)
         self.record.ttft_s = answer.stream.ttft_s
         answer.stream.on_end = self._stream_ended
         return StreamResponse(
@@ -176,9 +162,7 @@ class RelayView(DialectView):
         self.record.response_model = stream.model
         if stream.failure is not None:
             failure = stream.failure
-            self._end(
-                status=200, outcome=failure.failure_class, message=failure.message
-            )
+            self._end(status=200, outcome=failure.failure_class, message=failure.message)
         elif stream.is_whole:
             self._end(status=200, outcome="ok")
         else:
@@ -199,8 +183,7 @@ class ModelsView(DialectView):
         document = {
             "object": "list",
             "data": [
-                {"id": name, "object": "model", "created": 0, "owned_by": "relay"}
-                for name in names
+                {"id": name, "object": "model", "created": 0, "owned_by": "relay"} for name in names
             ],
         }
         return HttpResponse(orjson.dumps(document), content_type="application/json")
@@ -209,14 +192,12 @@ class ModelsView(DialectView):
 class UnknownPathView(DialectView):
     """Every path that is no endpoint of the relay."""
 
-    async def http_method_not_allowed(
-        self, request: Request, *args: Any, **kwargs: Any
-    ) -> HttpResponseBase:
+    async def refuse_method(self, request: Request) -> HttpResponseBase:
         """Say so, whatever the method."""
         raise UnknownPath(f"{request.method} {request.path} is no endpoint of this relay")
 
     # One handler of its own tells Django that the view is async.
-    get = http_method_not_allowed
+    get = refuse_method
 
 
 async def root(request: HttpRequest) -> HttpResponse:
@@ -251,4 +232,3 @@ def _query_without_key(request: HttpRequest) -> str:
     if "key=" not in query:
         return query
     return "&".join(p for p in query.split("&") if not p.startswith("key="))
-

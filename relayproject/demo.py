@@ -79,7 +79,7 @@ def _make_admin() -> str | None:
 
 def _make_demo(token: str) -> None:
     group, _ = Group.objects.get_or_create(name="default")
-    channels = (
+    channels: tuple[tuple[str, int, dict[str, str]], ...] = (
         ("demo-primary", 100, {"behaviour": "status-503-every-3"}),
         ("demo-backup", 50, {}),
     )

@@ -36,10 +36,9 @@ class LeanHandler(ASGIHandler):
 
     def load_middleware(self, is_async: bool = False) -> None:
         """Load none."""
-        self._view_middleware = []
-        self._template_response_middleware = []
-        self._exception_middleware = []
-        self._middleware_chain = self._get_response_async
+        self._view_middleware: list[Any] = []
+        self._template_response_middleware: list[Any] = []
+        self._exception_middleware: list[Any] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]  # plainer types than django-stubs has
         """Answer one request; stop at once when the client hangs up."""
@@ -62,7 +61,7 @@ class LeanHandler(ASGIHandler):
             work.result()
 
     async def _answer(self, request: RelayRequest, send: Send) -> None:
-        response = await self._get_response_async(request)
+        response = await self._get_response_async(request)  # type: ignore[attr-defined]  # not in the stubs
         response["X-Request-Id"] = request.relay_id
         try:
             await _send_response(response, send)
@@ -97,8 +96,7 @@ async def _read_body(receive: Receive) -> tuple[bytes, bool]:
 
 async def _send_response(response: HttpResponseBase, send: Send) -> None:
     headers = [
-        (name.encode("ascii").lower(), value.encode("latin-1"))
-        for name, value in response.items()
+        (name.encode("ascii").lower(), value.encode("latin-1")) for name, value in response.items()
     ]
     if not isinstance(response, StreamResponse):
         content: bytes = response.content  # type: ignore[attr-defined]  # HttpResponse
@@ -112,9 +110,7 @@ async def _send_response(response: HttpResponseBase, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def _start(
-    response: HttpResponseBase, headers: list[tuple[bytes, bytes]]
-) -> dict[str, Any]:
+def _start(response: HttpResponseBase, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
     return {
         "type": "http.response.start",
         "status": response.status_code,

@@ -249,6 +249,7 @@ CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
 
 # Results are rows of our own tables; JSON only, since a pickle runs code.
 CELERY_TASK_IGNORE_RESULT = True
+CELERY_RESULT_EXPIRES = None  # nothing to clean up, so no task of Celery's own for it
 CELERY_TASK_SERIALIZER = "json"
 CELERY_RESULT_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
@@ -266,7 +267,8 @@ def _every(period_s: int, task: str) -> dict[str, Any]:
     return {
         "task": task,
         "schedule": float(period_s),
-        "options": {"expires": period_s - max(1, period_s // 60)},
+        # The scheduler's own word; it drops Celery's `expires` in silence.
+        "options": {"expire_seconds": period_s - max(1, period_s // 60)},
     }
 
 

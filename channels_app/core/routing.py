@@ -27,14 +27,10 @@ class RoutingTable:
     channels: Mapping[int, ChannelView] = field(default_factory=dict)
     groups: Mapping[int, GroupView] = field(default_factory=dict)
     options: Options = field(default_factory=Options)
-    _index: ModelIndex = field(default_factory=dict, repr=False)
+    index: ModelIndex = field(default_factory=dict, repr=False)
     # Wildcard entries by group: prefix → channel ids.
-    _prefixes: Mapping[str, Mapping[str, tuple[int, ...]]] = field(
-        default_factory=dict, repr=False
-    )
-    _routes: dict[tuple[str, str], Route | None] = field(
-        default_factory=dict, repr=False
-    )
+    prefixes: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict, repr=False)
+    _routes: dict[tuple[str, str], Route | None] = field(default_factory=dict, repr=False)
 
     def route(self, group: str, model: str) -> Route | None:
         """Return the enabled channels that serve `model` in `group`, or None.
@@ -45,7 +41,7 @@ class RoutingTable:
             return self._routes[group, model]
         except KeyError:
             pass
-        ids = self._index.get((group, model)) or self._by_prefix(group, model)
+        ids = self.index.get((group, model)) or self._by_prefix(group, model)
         route = self._tiers(ids) if ids else None
         if len(self._routes) >= MAX_CACHED_ROUTES:
             self._routes.clear()
@@ -65,10 +61,10 @@ class RoutingTable:
 
     def models(self, group: str) -> list[str]:
         """Return the model names that `group` can use, sorted, without wildcards."""
-        return sorted(name for owner, name in self._index if owner == group)
+        return sorted(name for owner, name in self.index if owner == group)
 
     def _by_prefix(self, group: str, model: str) -> tuple[int, ...]:
-        entries = self._prefixes.get(group)
+        entries = self.prefixes.get(group)
         if not entries:
             return ()
         found = {i for prefix in entries if model.startswith(prefix) for i in entries[prefix]}
@@ -91,8 +87,8 @@ class TableBuilder:
         self._channels = dict(base.channels)
         self._groups = dict(base.groups)
         self._options = base.options
-        self._index = dict(base._index)
-        self._prefixes = {g: dict(entries) for g, entries in base._prefixes.items()}
+        self._index = dict(base.index)
+        self._prefixes = {g: dict(entries) for g, entries in base.prefixes.items()}
 
     def put(self, channel: ChannelView) -> None:
         """Add `channel`, or replace the one with its id."""
@@ -121,9 +117,7 @@ class TableBuilder:
         gone = {g.name for i, g in self._groups.items() if new.get(i) != g}
         self._groups = new
         return {
-            channel.id
-            for channel in self._channels.values()
-            if gone.intersection(channel.groups)
+            channel.id for channel in self._channels.values() if gone.intersection(channel.groups)
         }
 
     def set_options(self, options: Options) -> None:
@@ -136,8 +130,8 @@ class TableBuilder:
             channels=self._channels,
             groups=self._groups,
             options=self._options,
-            _index=self._index,
-            _prefixes=self._prefixes,
+            index=self._index,
+            prefixes=self._prefixes,
         )
 
     def _enter(self, channel: ChannelView) -> None:

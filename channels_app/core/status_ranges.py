@@ -7,6 +7,7 @@ import re
 Ranges = tuple[tuple[int, int], ...]
 
 LOWEST, HIGHEST = 100, 599
+FULL_WIDTH_COMMA = "\uff0c"
 _PART = re.compile(r"(\d{1,6})(?:\s*-\s*(\d{1,6}))?", re.ASCII)
 
 
@@ -16,10 +17,8 @@ def parse_status_ranges(text: str) -> Ranges:
     Parts are `N` or `A-B` with 100 <= A <= B <= 599, separated by commas (full-width
     ones too); empty parts are ignored. Raises ValueError naming the first bad part.
     """
-    found: list[tuple[int, int]] = []
-    for part in text.replace("，", ",").split(","):
-        if part.strip():
-            found.append(_parse_part(part.strip()))
+    parts = [part.strip() for part in text.replace(FULL_WIDTH_COMMA, ",").split(",")]
+    found = [_parse_part(part) for part in parts if part]
     merged: list[tuple[int, int]] = []
     for low, high in sorted(found):
         if merged and low <= merged[-1][1] + 1:
@@ -46,7 +45,5 @@ def _parse_part(part: str) -> tuple[int, int]:
     low = int(match[1])
     high = int(match[2] or match[1])
     if not LOWEST <= low <= high <= HIGHEST:
-        raise ValueError(
-            f"{part!r} is outside {LOWEST}-{HIGHEST} or its ends are swapped"
-        )
+        raise ValueError(f"{part!r} is outside {LOWEST}-{HIGHEST} or its ends are swapped")
     return low, high

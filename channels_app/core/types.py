@@ -13,7 +13,6 @@ from enum import StrEnum
 from types import MappingProxyType
 
 
-
 class FailureClass(StrEnum):
     """What went wrong with one attempt (spec 02 section 1)."""
 
@@ -111,9 +110,7 @@ class ChannelView:
     is_enabled: bool = True
     limits: TimeLimits = TimeLimits()
     status_map: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
-    settings: Mapping[str, object] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    settings: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def secrets(self) -> tuple[str, ...]:

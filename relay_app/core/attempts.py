@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from channels_app.core.selection import pick_channel, pick_key
 from channels_app.core.types import (
@@ -64,9 +65,7 @@ class AttemptLoop:
     failures: list[Failure] = field(default_factory=list)
     stop_reason: str = ""
     _steps: list[Step] = field(default_factory=list)
-    _failures_by_channel: dict[int, list[tuple[Failure, float]]] = field(
-        default_factory=dict
-    )
+    _failures_by_channel: dict[int, list[tuple[Failure, float]]] = field(default_factory=dict)
     _failed_keys: set[int] = field(default_factory=set)
     _may_go_on: bool = True
 
@@ -82,8 +81,17 @@ class AttemptLoop:
         """
         if not self._may_go_on:
             return None
+        step, reason = self._choose(now_s=now_s, rolls=rolls, turn=turn)
+        if step is None:
+            self._stop(reason)
+        else:
+            self._steps.append(step)
+        return step
+
+    def _choose(self, *, now_s: float, rolls: Rolls, turn: int) -> tuple[Step | None, str]:
+        """Return the next step, or why there is none."""
         if self.selections_left <= 0:
-            return self._stop("no attempts left")
+            return None, "no attempts left"
         channel = pick_channel(
             self.route,
             retry=len(self._steps),
@@ -92,26 +100,21 @@ class AttemptLoop:
             roll=rolls.channel,
         )
         if channel is None:
-            return self._stop("no channel left")
+            return None, "no channel left"
         if self._is_one_switch_too_many(channel):
-            return self._stop("no switches left")
+            return None, "no switches left"
         wait_s = self._wait_s(channel, now_s=now_s, roll=rolls.wait)
         if self._is_too_late(now_s + wait_s):
-            return self._stop("total time limit")
+            return None, "total time limit"
         key = pick_key(channel, failed=self._failed_keys, turn=turn, roll=rolls.key)
-        step = Step(
-            number=len(self._steps) + 1, channel=channel, key=key, wait_s=wait_s
-        )
-        self._steps.append(step)
-        return step
+        step = Step(number=len(self._steps) + 1, channel=channel, key=key, wait_s=wait_s)
+        return step, ""
 
     def failed(self, failure: Failure, *, now_s: float) -> Decision:
         """Record that the last step failed; return whether another may follow."""
         step = self._steps[-1]
         self.failures.append(failure)
-        self._failures_by_channel.setdefault(step.channel.id, []).append(
-            (failure, now_s)
-        )
+        self._failures_by_channel.setdefault(step.channel.id, []).append((failure, now_s))
         if step.key is not None:
             self._failed_keys.add(step.key.id)
         decision = decide(
@@ -138,9 +141,7 @@ class AttemptLoop:
             or self._pause_s(failures, roll=roll) is None
         }
 
-    def _pause_s(
-        self, failures: Sequence[tuple[Failure, float]], *, roll: float
-    ) -> float | None:
+    def _pause_s(self, failures: Sequence[tuple[Failure, float]], *, roll: float) -> float | None:
         return wait_before_same_channel_s(
             failures=len(failures),
             retry_after_s=failures[-1][0].retry_after_s,
@@ -158,7 +159,7 @@ class AttemptLoop:
 
     def _is_one_switch_too_many(self, channel: ChannelView) -> bool:
         ids = [step.channel.id for step in self._steps] + [channel.id]
-        switches = sum(a != b for a, b in zip(ids, ids[1:], strict=False))
+        switches = sum(a != b for a, b in pairwise(ids))
         return switches > self.options.max_switches_per_request
 
     def _is_too_late(self, start_s: float) -> bool:

@@ -129,7 +129,7 @@ BY_STATUS: Mapping[int, FailureClass] = {
 
 # A 403 is a fault of the credential only if it says so (spec 02 section 1).
 _FORBIDDEN = re.compile(
-    r"permission|forbidden|unauthor|authenticat|access ?denied|api ?key|credential", re.I
+    r"permission|forbidden|unauthor|authenticat|access ?denied|api ?key|credential", re.IGNORECASE
 )
 
 # The status of an error that came inside a 200 and names none (spec 01 section 5).
@@ -248,6 +248,6 @@ def _by_status(info: ErrorInfo, *, status: int, provider: str) -> FailureClass:
         words = f"{info.type} {info.code} {info.message}"
         is_ours = provider == "gemini" or _FORBIDDEN.search(words)
         return C.AUTH if is_ours else C.INVALID_REQUEST
-    if status == 404 and re.search(r"\bmodel", info.message, re.I):
+    if status == 404 and re.search(r"\bmodel", info.message, re.IGNORECASE):
         return C.UNKNOWN_MODEL
     return C.SERVER if status >= 500 else C.INVALID_REQUEST

@@ -70,8 +70,10 @@ def _from_document(document: dict[str, Any]) -> ErrorInfo:
 
 
 def _looks_like_error(document: dict[str, Any]) -> bool:
-    return document.get("type") == "error" or document.get("object") == "error" or (
-        "error_code" in document and "error_msg" in document
+    return (
+        document.get("type") == "error"
+        or document.get("object") == "error"
+        or ("error_code" in document and "error_msg" in document)
     )
 
 

@@ -93,9 +93,7 @@ RULES: tuple[Rule, ...] = (
     Rule("status 504", _status_between(504, 504), False),  # row 10
     Rule("status 524", _status_between(524, 524), False),  # row 10
     Rule("retryable status", _is_retryable_status, True),  # row 11
-    Rule(
-        "fault of the account", lambda s, f: f.failure_class in ACCOUNT_FAULTS, True
-    ),  # row 12
+    Rule("fault of the account", lambda s, f: f.failure_class in ACCOUNT_FAULTS, True),  # row 12
 )
 
 

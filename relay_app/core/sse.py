@@ -34,9 +34,8 @@ class Splitter:
     def feed(self, data: bytes) -> list[bytes]:
         """Return the events that `data` completes."""
         buffer = self._buffer
-        if not buffer and data.endswith(b"\n\n") and data.count(b"\n\n") == 1:
-            if b"\r" not in data:  # the usual packet: one whole event
-                return [data]
+        if not buffer and data.count(b"\n\n") == 1 and data.endswith(b"\n\n") and b"\r" not in data:
+            return [data]  # the usual packet: one whole event
         buffer += data
         events, start = [], 0
         search_from = max(0, self._searched - _LONGEST_END)

@@ -80,9 +80,7 @@ def decode_envelope(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     except RecursionError:
         raise BodyError("the request body is nested too deeply") from None
     except ValueError:
-        raise BodyError(
-            f"the request body is not valid JSON: {fast_parser_says}"
-        ) from None
+        raise BodyError(f"the request body is not valid JSON: {fast_parser_says}") from None
     try:
         return msgspec.convert(document, decoder.type, strict=True)
     except msgspec.ValidationError as error:

@@ -6,77 +6,126 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='RequestLog',
+            name="RequestLog",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('request_id', models.CharField(max_length=64, unique=True)),
-                ('created_at', models.DateTimeField(db_index=True)),
-                ('user_name', models.CharField(blank=True, max_length=150)),
-                ('token_id', models.BigIntegerField(db_index=True, null=True)),
-                ('token_name', models.CharField(blank=True, max_length=100)),
-                ('group', models.CharField(blank=True, max_length=100)),
-                ('endpoint', models.CharField(max_length=100)),
-                ('request_model', models.CharField(blank=True, db_index=True, max_length=200)),
-                ('response_model', models.CharField(blank=True, max_length=200)),
-                ('is_stream', models.BooleanField(default=False)),
-                ('status', models.PositiveSmallIntegerField(db_index=True)),
-                ('outcome', models.CharField(help_text='ok, or the class or code of what went wrong.', max_length=32)),
-                ('message', models.CharField(blank=True, max_length=200)),
-                ('chain', models.CharField(blank=True, help_text='Channel ids in order, e.g. 5->12->8.', max_length=200)),
-                ('attempt_count', models.PositiveSmallIntegerField(default=0)),
-                ('duration_ms', models.PositiveIntegerField(default=0)),
-                ('ttft_ms', models.PositiveIntegerField(null=True)),
-                ('input_tokens', models.PositiveBigIntegerField(null=True)),
-                ('output_tokens', models.PositiveBigIntegerField(null=True)),
-                ('client_ip', models.CharField(blank=True, max_length=45)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("request_id", models.CharField(max_length=64, unique=True)),
+                ("created_at", models.DateTimeField(db_index=True)),
+                ("user_name", models.CharField(blank=True, max_length=150)),
+                ("token_id", models.BigIntegerField(db_index=True, null=True)),
+                ("token_name", models.CharField(blank=True, max_length=100)),
+                ("group", models.CharField(blank=True, max_length=100)),
+                ("endpoint", models.CharField(max_length=100)),
+                ("request_model", models.CharField(blank=True, db_index=True, max_length=200)),
+                ("response_model", models.CharField(blank=True, max_length=200)),
+                ("is_stream", models.BooleanField(default=False)),
+                ("status", models.PositiveSmallIntegerField(db_index=True)),
+                (
+                    "outcome",
+                    models.CharField(
+                        help_text="ok, or the class or code of what went wrong.", max_length=32
+                    ),
+                ),
+                ("message", models.CharField(blank=True, max_length=200)),
+                (
+                    "chain",
+                    models.CharField(
+                        blank=True, help_text="Channel ids in order, e.g. 5->12->8.", max_length=200
+                    ),
+                ),
+                ("attempt_count", models.PositiveSmallIntegerField(default=0)),
+                ("duration_ms", models.PositiveIntegerField(default=0)),
+                ("ttft_ms", models.PositiveIntegerField(null=True)),
+                ("input_tokens", models.PositiveBigIntegerField(null=True)),
+                ("output_tokens", models.PositiveBigIntegerField(null=True)),
+                ("client_ip", models.CharField(blank=True, max_length=45)),
             ],
             options={
-                'ordering': ['-created_at'],
+                "ordering": ["-created_at"],
             },
         ),
         migrations.CreateModel(
-            name='SnapshotChange',
+            name="SnapshotChange",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('stamp', models.CharField(max_length=32, unique=True)),
-                ('section', models.CharField(max_length=16)),
-                ('row_ids', models.JSONField(null=True)),
-                ('changed_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), db_index=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("stamp", models.CharField(max_length=32, unique=True)),
+                ("section", models.CharField(max_length=16)),
+                ("row_ids", models.JSONField(null=True)),
+                (
+                    "changed_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), db_index=True
+                    ),
+                ),
             ],
             options={
-                'ordering': ['pk'],
+                "ordering": ["pk"],
             },
         ),
         migrations.CreateModel(
-            name='Attempt',
+            name="Attempt",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveSmallIntegerField()),
-                ('channel_id', models.BigIntegerField(db_index=True)),
-                ('channel_name', models.CharField(max_length=100)),
-                ('key_id', models.BigIntegerField(null=True)),
-                ('status', models.PositiveSmallIntegerField(null=True)),
-                ('failure_class', models.CharField(blank=True, max_length=32)),
-                ('upstream_type', models.CharField(blank=True, max_length=100)),
-                ('upstream_code', models.CharField(blank=True, max_length=100)),
-                ('upstream_request_id', models.CharField(blank=True, max_length=100)),
-                ('message', models.CharField(blank=True, max_length=200)),
-                ('wait_ms', models.PositiveIntegerField(default=0, help_text='Waited before this attempt.')),
-                ('duration_ms', models.PositiveIntegerField(default=0)),
-                ('decision', models.CharField(blank=True, help_text='Why the request went on or ended here.', max_length=64)),
-                ('request', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='attempts', to='relay_app.requestlog')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.PositiveSmallIntegerField()),
+                ("channel_id", models.BigIntegerField(db_index=True)),
+                ("channel_name", models.CharField(max_length=100)),
+                ("key_id", models.BigIntegerField(null=True)),
+                ("status", models.PositiveSmallIntegerField(null=True)),
+                ("failure_class", models.CharField(blank=True, max_length=32)),
+                ("upstream_type", models.CharField(blank=True, max_length=100)),
+                ("upstream_code", models.CharField(blank=True, max_length=100)),
+                ("upstream_request_id", models.CharField(blank=True, max_length=100)),
+                ("message", models.CharField(blank=True, max_length=200)),
+                (
+                    "wait_ms",
+                    models.PositiveIntegerField(default=0, help_text="Waited before this attempt."),
+                ),
+                ("duration_ms", models.PositiveIntegerField(default=0)),
+                (
+                    "decision",
+                    models.CharField(
+                        blank=True,
+                        help_text="Why the request went on or ended here.",
+                        max_length=64,
+                    ),
+                ),
+                (
+                    "request",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="attempts",
+                        to="relay_app.requestlog",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['request', 'number'],
-                'constraints': [models.UniqueConstraint(fields=('request', 'number'), name='attempt_number_once')],
+                "ordering": ["request", "number"],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("request", "number"), name="attempt_number_once"
+                    )
+                ],
             },
         ),
     ]

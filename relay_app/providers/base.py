@@ -23,9 +23,7 @@ class Adapter(Protocol):
     needs_base_url: bool
     needs_key: bool
 
-    def build(
-        self, call: Call, *, channel: ChannelView, key: KeyView | None
-    ) -> httpx.Request:
+    def build(self, call: Call, *, channel: ChannelView, key: KeyView | None) -> httpx.Request:
         """Return the request that carries `call` to `channel` with `key`."""
 
 

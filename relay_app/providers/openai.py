@@ -17,9 +17,7 @@ class OpenAIAdapter:
     needs_base_url = True
     needs_key = True
 
-    def build(
-        self, call: Call, *, channel: ChannelView, key: KeyView | None
-    ) -> httpx.Request:
+    def build(self, call: Call, *, channel: ChannelView, key: KeyView | None) -> httpx.Request:
         """Return the request; streams ask for identity, so that bytes can be read."""
         return httpx.Request(
             "POST",

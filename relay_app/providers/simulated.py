@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -65,9 +66,8 @@ def parse_behaviour(text: str) -> Behaviour:
     for word, following in itertools.zip_longest(words, words[1:]):
         if word in _PLAIN:
             found[word] = True
-        elif word in _NUMBERED and following and following.isascii():
-            if following.isdigit() and len(following) <= 7:
-                found[word] = int(following)
+        elif word in _NUMBERED and re.fullmatch(r"[0-9]{1,7}", following or ""):
+            found[word] = int(following)
     found["every"] = max(1, int(found.get("every", 1)))
     return Behaviour(**found)  # type: ignore[arg-type]  # keys and types are those above
 
@@ -80,9 +80,7 @@ class SimulatedAdapter:
     needs_base_url = False
     needs_key = False
 
-    def build(
-        self, call: Call, *, channel: ChannelView, key: KeyView | None
-    ) -> httpx.Request:
+    def build(self, call: Call, *, channel: ChannelView, key: KeyView | None) -> httpx.Request:
         """Return a request that only the simulated transport understands."""
         return httpx.Request(
             "POST",
@@ -96,9 +94,7 @@ class SimulatedTransport(httpx.AsyncBaseTransport):
     """Answers requests of `SimulatedAdapter`; counts them per channel."""
 
     def __init__(self) -> None:
-        self._counts: defaultdict[int, Iterator[int]] = defaultdict(
-            lambda: itertools.count(1)
-        )
+        self._counts: defaultdict[int, Iterator[int]] = defaultdict(lambda: itertools.count(1))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         call: Call = request.extensions["relay_call"]
@@ -171,9 +167,7 @@ class _Pieces(httpx.AsyncByteStream):
                 "object": "chat.completion.chunk",
                 "created": 0,
                 "model": self._call.model,
-                "choices": [
-                    {"index": 0, "delta": delta, "finish_reason": finish_reason}
-                ],
+                "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}],
             }
         )
 
@@ -210,9 +204,7 @@ def _error_answer(behaviour: Behaviour) -> httpx.Response:
     return httpx.Response(behaviour.status, headers=headers, json={"error": error})
 
 
-def _whole(
-    call: Call, channel: ChannelView, behaviour: Behaviour, *, is_faulty: bool
-) -> bytes:
+def _whole(call: Call, channel: ChannelView, behaviour: Behaviour, *, is_faulty: bool) -> bytes:
     if is_faulty and behaviour.error:
         return orjson.dumps({"error": _overloaded()})
     text = "" if is_faulty and behaviour.empty else "".join(_words(channel)).strip()

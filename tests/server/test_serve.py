@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,42 @@ def test_commands_beside_it_find_the_store(data_dir: Path, started: ExitStack) -
     beside = manage("shell", "-v0", "-c", code, env=environment(data_dir))
 
     assert "queued" in beside.stdout, beside.stderr
+
+
+def test_beat_keeps_the_schedule(data_dir: Path, started: ExitStack) -> None:
+    """Beat runs inside the worker, with the schedule that the admin shows."""
+    start(started, data_dir).wait_ready()
+
+    def scheduled() -> set[str]:
+        with closing(sqlite3.connect(data_dir / "relay.sqlite3")) as database:
+            rows = database.execute(
+                "SELECT task FROM django_celery_beat_periodictask WHERE expire_seconds > 0"
+            )
+            return {task for (task,) in rows}
+
+    wait_for(
+        lambda: (
+            {"relay_app.tasks.prune_snapshot_changes", "relay_app.tasks.prune_request_logs"}
+            <= scheduled()
+        ),
+        20,
+    )
+
+
+def test_without_a_broker_a_task_fails_soon(data_dir: Path) -> None:
+    """A web request that queues a task must not hang while Redis is away."""
+    code = (
+        "import time; begin_s = time.monotonic()\n"
+        "from relayproject.celery import app\n"
+        "try: app.send_task('nothing.such')\n"
+        "except Exception as error: print(type(error).__name__, time.monotonic() - begin_s)"
+    )
+
+    alone = manage("shell", "-v0", "-c", code, env=environment(data_dir))
+
+    name, took_s = alone.stdout.split()
+    assert name == "OperationalError"
+    assert float(took_s) < 5
 
 
 @pytest.mark.parametrize("delay_s", [0.1, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8, 2.2])

@@ -1,0 +1,250 @@
+"""Hold the rows of a configuration file against the database: what would change.
+
+Nothing is written here. A plan gathers unsaved rows, the lines that describe them, and the
+problems that only the database can tell, such as a group that nobody has made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from functools import cache
+from typing import Any, TypeVar
+
+from django.core.exceptions import ValidationError
+from django.db.models import Model
+from msgspec import UNSET, UnsetType
+
+from billing_app.models import Token, User
+from billing_app.services import key_hash, key_hint
+from channels_app.models import Channel, Group, Option
+from channels_app.options import OPTIONS
+from relay_app.config_fields import nearest, shown, without_password
+from relay_app.config_file import Config, Row, TokenRow, UserRow
+
+NANO = 10**9
+CHUNK = 500  # values in one query, below every database's limit of parameters
+
+# Keys of the file → attributes of the model. Keys with rules of their own are not here.
+GROUP_ATTRIBUTES = {"ratio": "ratio"}
+USER_ATTRIBUTES = {"group": "group", "staff": "is_staff"}
+TOKEN_ATTRIBUTES = {
+    "group": "group",
+    "unlimited": "is_unlimited",
+    "enabled": "is_enabled",
+    "models": "model_names",
+    "expires_at": "expires_at",
+}
+# Lists whose order and repetitions mean nothing.
+SETS = {"models"}
+
+V = TypeVar("V")
+
+
+@dataclass(kw_only=True)
+class Plan:
+    """What applying a file would do, in the order of writing."""
+
+    problems: list[str]
+    lines: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    # Rows to save: all fields of a new one (None), the named fields of another.
+    saves: list[tuple[Model, list[str] | None]] = field(default_factory=list)
+    deletes: list[Model] = field(default_factory=list)
+    joins: list[tuple[Channel, Group]] = field(default_factory=list)
+    leaves: list[tuple[Channel, Group]] = field(default_factory=list)
+
+    def refuse(self, path: str, reason: str) -> None:
+        """Note a problem."""
+        self.problems.append(f"{path}: {reason}")
+
+    def save(self, row: Model, fields: Iterable[str]) -> None:
+        """Plan to save `row`: all of a new one, else the named fields if there are any."""
+        if is_new(row):
+            self.saves.append((row, None))
+        elif names := list(fields):
+            self.saves.append((row, names))
+
+    def say(self, title: str, *, is_new: bool, words: Sequence[str]) -> None:
+        """Add the line of a row: that it is new, or what changed in it."""
+        if is_new:
+            self.lines.append(f"+ {title}")
+        elif words:
+            self.lines.append(f"~ {title}: {', '.join(words)}")
+
+
+def is_new(row: Model) -> bool:
+    """Return whether `row` is not in the database yet."""
+    return row.pk is None
+
+
+def plan_options(plan: Plan, config: Config) -> None:
+    """Plan the options that differ from what is in force."""
+    stored = dict(Option.objects.values_list("name", "value"))
+    for name, value in config.options.items():
+        spec = OPTIONS[name]
+        present = stored[name] if name in stored else spec.stored(spec.default)
+        if not same(present, value):
+            plan.options[name] = value
+            plan.lines.append(f"~ option {name}: {said(present)} -> {said(value)}")
+
+
+def plan_groups(plan: Plan, config: Config) -> dict[str, Group]:
+    """Plan the groups; return all groups that will be there, by name."""
+    groups = {group.name: group for group in Group.objects.all()}
+    for row in config.groups:
+        group = groups.setdefault(row.name, Group(name=row.name))
+        fields, words = take(row, group, GROUP_ATTRIBUTES)
+        validate(plan, row, group, fields=fields, names={"name": "name", **GROUP_ATTRIBUTES})
+        plan.save(group, fields)
+        plan.say(f"group {row.name}", is_new=is_new(group), words=words)
+    return groups
+
+
+def plan_users(plan: Plan, config: Config, groups: Mapping[str, Group]) -> dict[str, User]:
+    """Plan the users; return those that the file speaks of, by name."""
+    names = {row.name for row in config.users} | {row.user for row in config.tokens}
+    users: dict[str, User] = User.objects.in_bulk(sorted(names), field_name="username")
+    for row in config.users:
+        need_group(plan, f"{row.path}.group", row.group, groups)
+        user = users.setdefault(row.name, _new_user(row))
+        fields, words = take(row, user, USER_ATTRIBUTES)
+        validate(plan, row, user, fields=fields, names={"name": "username", **USER_ATTRIBUTES})
+        plan.save(user, fields)
+        plan.say(f"user {row.name}", is_new=is_new(user), words=words)
+    return users
+
+
+def _new_user(row: UserRow) -> User:
+    balance = Decimal(0) if isinstance(row.balance_usd, UnsetType) else row.balance_usd
+    user = User(username=row.name, opening_balance_nusd=int(balance * NANO))
+    user.set_unusable_password()
+    return user
+
+
+def plan_tokens(
+    plan: Plan, config: Config, *, groups: Mapping[str, Group], users: Mapping[str, User]
+) -> None:
+    """Plan the tokens."""
+    tokens = {(token.user_id, token.name): token for token in _tokens_of(config, users)}
+    hashes = sorted({found for row in config.tokens if (found := _hash(row)) is not None})
+    owners = {
+        owner.key_hash: f"{owner.user.username}/{owner.name}"
+        for part in chunks(hashes)
+        for owner in Token.objects.filter(key_hash__in=part).select_related("user")
+    }
+    # Asked for once, and only when a name is wrong.
+    known_users = cache(lambda: (*users, *User.objects.values_list("username", flat=True)[:1000]))
+    for row in config.tokens:
+        need_group(plan, f"{row.path}.group", row.group or UNSET, groups)
+        if row.user not in users:
+            hint = nearest(row.user, known_users())
+            plan.refuse(f"{row.path}.user", f"no user {shown(row.user)}{hint}")
+            continue
+        user = users[row.user]
+        token = tokens.get((user.pk, row.name)) or Token(user=user, name=row.name)
+        _plan_token(plan, row, token, owners)
+
+
+def _plan_token(plan: Plan, row: TokenRow, token: Token, owners: dict[str, str]) -> None:
+    label = f"{row.user}/{row.name}"
+    found = _hash(row)
+    if found is None and is_new(token) and row.is_sound:
+        plan.refuse(row.path, "a new token wants key or key_hash")
+    if found is not None and owners.setdefault(found, label) != label:
+        plan.refuse(row.path, f"its key is already used by token {owners[found]}")
+    fields, words = take(row, token, TOKEN_ATTRIBUTES)
+    if found is not None and token.key_hash != found:
+        token.key_hash = found
+        token.hint = "…" if isinstance(row.key, UnsetType) else key_hint(row.key)
+        fields += ["key_hash", "hint"]
+        words.append("key replaced")
+    validate(plan, row, token, fields=fields, names={"name": "name", **TOKEN_ATTRIBUTES})
+    plan.save(token, fields)
+    plan.say(f"token {label}", is_new=is_new(token), words=words)
+
+
+def _hash(row: TokenRow) -> str | None:
+    if not isinstance(row.key, UnsetType):
+        return key_hash(row.key)
+    return None if isinstance(row.key_hash, UnsetType) else row.key_hash
+
+
+def _tokens_of(config: Config, users: Mapping[str, User]) -> Iterator[Token]:
+    for rows in chunks(config.tokens):
+        owners = {users[row.user].pk for row in rows if row.user in users}
+        yield from Token.objects.filter(
+            user_id__in=owners - {None}, name__in={row.name for row in rows}
+        )
+
+
+def need_group(plan: Plan, path: str, name: str | UnsetType, groups: Mapping[str, Group]) -> None:
+    """Note a problem at `path` if `name` is given and will be no group."""
+    if not isinstance(name, UnsetType) and name not in groups:
+        plan.refuse(path, f"no group {shown(name)}{nearest(name, groups)}")
+
+
+def take(row: Row, instance: Model, attributes: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Set what `row` names on `instance`; return the changed fields and words for them."""
+    fields, words = [], []
+    for key, attribute in attributes.items():
+        value, present = getattr(row, key), getattr(instance, attribute)
+        if value is UNSET or (key in SETS and set(present) == set(value)) or same(present, value):
+            continue
+        setattr(instance, attribute, value)
+        fields.append(attribute)
+        words.append(difference(key, present, value))
+    return fields, words
+
+
+def validate(
+    plan: Plan, row: Row, instance: Model, *, fields: Iterable[str], names: Mapping[str, str]
+) -> None:
+    """Note what the model's own checks say of the fields that the file sets."""
+    checked = set(names.values()) if is_new(instance) else set(fields)
+    others = {column.name for column in instance._meta.fields} - checked  # noqa: SLF001 - public API
+    try:
+        instance.clean_fields(exclude=others)
+    except ValidationError as error:
+        keys = {attribute: key for key, attribute in names.items()}
+        for attribute, reasons in error.message_dict.items():
+            plan.refuse(f"{row.path}.{keys[attribute]}", " ".join(reasons))
+
+
+def difference(key: str, old: object, new: object) -> str:
+    """Return how `key` changed, in a few words and without what may be secret."""
+    if isinstance(old, list) and isinstance(new, list):
+        return f"{key} +{len(set(new) - set(old))} -{len(set(old) - set(new))}"
+    if isinstance(new, dict):
+        return f"{key} changed"
+    return f"{key} {said(old)} -> {said(new)}"
+
+
+def said(value: object) -> str:
+    """Return `value` as it stands in a line of the diff."""
+    if isinstance(value, Decimal):
+        return f"{value.normalize():f}"
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, str) and value:
+        return without_password(value)
+    return shown(value)
+
+
+def same(left: object, right: object) -> bool:
+    """Return whether two values are equal as JSON: unlike in Python, true is not 1."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
+    if isinstance(left, list) and isinstance(right, list):
+        pairs = zip(left, right, strict=False)
+        return len(left) == len(right) and all(same(one, other) for one, other in pairs)
+    return isinstance(left, bool) == isinstance(right, bool) and left == right
+
+
+def chunks(values: Sequence[V]) -> Iterator[Sequence[V]]:
+    """Yield `values` in parts small enough for one query."""
+    for start in range(0, len(values), CHUNK):
+        yield values[start : start + CHUNK]

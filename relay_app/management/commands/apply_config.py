@@ -1,0 +1,52 @@
+"""`manage.py apply_config FILE`: bring the database to what a file says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+
+from relay_app.config_apply import config_apply
+from relay_app.config_file import ConfigError, read_config
+
+
+class Command(BaseCommand):
+    """Apply a configuration file, all or nothing, and print what changed."""
+
+    help = (
+        "Create and change groups, channels, users, tokens and options as a YAML or JSON "
+        "file says; what it does not name stays. Applying it again changes nothing."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Define the command line."""
+        parser.add_argument("file", metavar="FILE", type=Path)
+        parser.add_argument(
+            "--dry-run", action="store_true", help="print what would change, change nothing"
+        )
+
+    def handle(self, *, file: Path, dry_run: bool, **_: Any) -> None:
+        """Apply the file; every problem becomes one line and exit code 1."""
+        try:
+            # The file itself says which variables of the environment hold its keys.
+            config = read_config(file, environ=os.environ)
+            applied = config_apply(config, is_dry_run=dry_run, progress=self.stderr.write)
+        except ConfigError as error:
+            lines = [f"{file}: {problem}" for problem in error.problems]
+            raise CommandError("\n".join(["nothing was changed", *lines])) from None
+        except DatabaseError as error:
+            raise CommandError(_database_refused(error)) from None
+        for notice in applied.notices:
+            self.stderr.write(f"note: {file}: {notice}")
+        for line in applied.lines or ["no changes"]:
+            self.stdout.write(line)
+
+
+def _database_refused(error: DatabaseError) -> str:
+    reason = str(error).partition("\n")[0]
+    is_empty = "no such table" in reason or "does not exist" in reason
+    hint = "; run `manage.py migrate` first" if is_empty else ""
+    return f"nothing was changed: the database says: {reason}{hint}"

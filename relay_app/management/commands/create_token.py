@@ -1,0 +1,87 @@
+"""`manage.py create_token`: a new key for a client, shown once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError, transaction
+from django.utils import timezone
+
+from billing_app.models import User
+from billing_app.services import token_create
+from channels_app.models import Group
+from relay_app.config_fields import Check, Place, list_of, model_name, moment, nearest, text
+
+
+class Command(BaseCommand):
+    """Create a token and print its key: the only time that it can be read."""
+
+    help = "Create a token of a user. Its key alone goes to standard output, this once."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Define the command line."""
+        parser.add_argument("--user", required=True, help="who pays")
+        parser.add_argument("--name", required=True, help="of the token, one of its user's")
+        parser.add_argument("--group", default="", help="default: the user's group")
+        parser.add_argument("--models", default="", help="such as gpt-4o,claude-*; default: all")
+        parser.add_argument("--expires", help="such as 2027-01-31T12:00:00Z; default: never")
+
+    def handle(self, *, user: str, name: str, group: str, models: str, **options: Any) -> None:
+        """Create the token; whatever is wrong becomes one line and exit code 1."""
+        owner = _user(user)
+        words = [word for word in models.split(",") if word.strip()]
+        expires_at: datetime | None = _checked(moment, options["expires"], at="--expires")
+        try:
+            with transaction.atomic():
+                _, key = token_create(
+                    user=owner,
+                    name=_free_name(name, owner),
+                    group=_group(group),
+                    models=tuple(_checked(list_of(model_name), words, at="--models")),
+                    expires_at=expires_at,
+                )
+        except ValidationError as error:
+            raise CommandError(" ".join(error.messages)) from None
+        except DatabaseError as error:
+            raise CommandError(f"the database says: {str(error).partition(chr(10))[0]}") from None
+        if expires_at is not None and expires_at <= timezone.now():
+            self.stderr.write(f"note: --expires {expires_at.isoformat()} has passed already")
+        self.stderr.write("This key is shown only now:")
+        self.stdout.write(key)
+
+
+def _checked(check: Check, value: object, *, at: str) -> Any:
+    """Return the tidy value; the first problem ends the command."""
+    place = Place(at)
+    found = check(value, place)
+    if place.problems:
+        raise CommandError(place.problems[0])
+    return found
+
+
+def _user(name: str) -> User:
+    user = User.objects.filter(username=User.normalize_username(name)).first()
+    if user is None:
+        raise CommandError(_unknown("user", name, User.objects.values_list("username", flat=True)))
+    return user
+
+
+def _free_name(name: str, owner: User) -> str:
+    tidy: str = _checked(text(100), name, at="--name")
+    if owner.tokens.filter(name=tidy).exists():
+        raise CommandError(f"{owner.username} has a token {tidy!r} already")
+    return tidy
+
+
+def _group(name: str) -> str:
+    if name and not Group.objects.filter(name=name).exists():
+        raise CommandError(_unknown("group", name, Group.objects.values_list("name", flat=True)))
+    return name
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    return f"no {kind} {name!r}{nearest(name, known)}"

@@ -1,0 +1,111 @@
+"""Fixtures: a live relay on a real socket, a fake upstream, and rows to route by.
+
+One relay and one upstream serve the whole session. `world` gives a test a group, a user
+with a token and a maker of channels, and makes what it saved count at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.relay import Client, LiveRelay
+from tests.support.upstream import Action, Upstream
+
+WIRE_DIR = Path(os.environ.get("RELAY_WIRE_DIR", Path(__file__).parents[2] / "shared/wire"))
+
+
+@pytest.fixture(scope="session")
+def wire_dir() -> Path:
+    """The recorded provider traffic; tests that need it skip where it is absent."""
+    if not WIRE_DIR.is_dir():
+        pytest.skip(f"recorded traffic is not here: set RELAY_WIRE_DIR ({WIRE_DIR})")
+    return WIRE_DIR
+
+
+@pytest.fixture(scope="session")
+def upstream_server() -> Iterator[Upstream]:
+    upstream = Upstream()
+    upstream.start()
+    yield upstream
+    upstream.stop()
+
+
+@pytest.fixture
+def upstream(upstream_server: Upstream) -> Iterator[Upstream]:
+    upstream_server.reset()
+    yield upstream_server
+    upstream_server.reset()
+
+
+@pytest.fixture(scope="session")
+def relay(django_db_setup: None, django_db_blocker: Any) -> Iterator[LiveRelay]:
+    with django_db_blocker.unblock():
+        relay = LiveRelay()
+        relay.start()
+        yield relay
+        relay.stop()
+
+
+class World:
+    """Rows of one test and the client that uses them."""
+
+    def __init__(self, relay: LiveRelay, upstream: Upstream) -> None:
+        from billing_app.models import User
+        from billing_app.services import token_create
+        from channels_app.models import Group
+
+        relay.rebuild()
+        self.relay = relay
+        self.upstream = upstream
+        self.group = Group.objects.create(name="default")
+        self.user = User.objects.create_user("alice")
+        self.token, self.key = token_create(user=self.user, name="t")
+        self.client = Client(relay.url, self.key)
+
+    def channel(self, name: str, *actions: Action, **fields: Any) -> Any:
+        """Make a channel of the fake upstream; `actions` are its script."""
+        from channels_app.models import Channel
+        from channels_app.services import channel_key_add
+
+        values = {
+            "provider": "openai",
+            "base_url": self.upstream.url(name),
+            "model_names": ["m"],
+            **fields,
+        }
+        channel = Channel.objects.create(name=name, **values)
+        channel.groups.add(self.group)
+        channel_key_add(channel=channel, value=f"sk-upstream-{name}-0123456789")
+        if actions:
+            self.upstream.script(name, *actions)
+        return channel
+
+    def options(self, **values: Any) -> None:
+        from channels_app.services import options_set
+
+        options_set(values=values)
+
+    def ready(self) -> Client:
+        """Make all that was saved count and return the client."""
+        self.relay.refresh()
+        return self.client
+
+    def log(self, request_id: str) -> Any:
+        """Return the request's row."""
+        from relay_app.models import RequestLog
+
+        self.relay.flush()
+        return RequestLog.objects.get(request_id=request_id)
+
+
+@pytest.fixture
+def world(transactional_db: None, relay: LiveRelay, upstream: Upstream) -> Iterator[World]:
+    world = World(relay, upstream)
+    yield world
+    world.client.http.close()
+    relay.flush()
