@@ -26,14 +26,14 @@ def secret_hint(value: str) -> str:
     return f"{value[:4]}…{value[-4:]}"
 
 
-def status_by_hand(status: str, *, is_enabled: bool) -> Status:
+def status_by_hand(status: str, *, is_enabled: bool) -> str:
     """Return what `status` becomes when a person enables or disables by hand.
 
     Enabling lifts what a person disabled; what the relay disabled stays so until it works.
     """
     if not is_enabled:
         return Status.DISABLED
-    return Status.ENABLED if status == Status.DISABLED else Status(status)
+    return Status.ENABLED if status == Status.DISABLED else status
 
 
 def channel_key_new(*, channel: Channel, value: str) -> ChannelKey:

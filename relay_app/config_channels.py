@@ -54,7 +54,7 @@ def plan_channels(plan: Plan, config: Config, groups: Mapping[str, Group]) -> No
         plan.save(channel, fields)
         words += _plan_keys(plan, row, channel, there.keys)
         words += _plan_groups(plan, row, channel, present=there.groups, groups=groups)
-        plan.say(f"channel {row.name}", is_new=is_new(channel), words=words)
+        plan.say(channel, f"channel {row.name}", words=words)
 
 
 def _present(channel_ids: list[int]) -> dict[int, _Present]:
@@ -162,8 +162,8 @@ def _plan_groups(
     """Plan which groups the channel joins and leaves."""
     if isinstance(row.groups, UnsetType):
         return []
-    for number, name in enumerate(row.groups):
-        need_group(plan, f"{row.path}.groups[{number}]", name, groups)
+    for name in row.groups:
+        need_group(plan, f"{row.path}.groups", name, groups)
     joined = [name for name in row.groups if name in groups and name not in present]
     left = sorted(present.difference(row.groups))
     plan.joins += [(channel, groups[name]) for name in joined]

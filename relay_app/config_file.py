@@ -277,7 +277,7 @@ class _Loader(yaml.CSafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep=deep)  # type: ignore[no-untyped-call]
+            return super().construct_object(node, deep=deep)
         # PyYAML lets whatever its scalar readers raise through: `2020-13-45`, `!!bool x`.
         except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
             problem = f"a value that can't be read as {node.tag.rpartition(':')[2]}"

@@ -68,9 +68,9 @@ class Plan:
         elif names := list(fields):
             self.saves.append((row, names))
 
-    def say(self, title: str, *, is_new: bool, words: Sequence[str]) -> None:
+    def say(self, row: Model, title: str, *, words: Sequence[str]) -> None:
         """Add the line of a row: that it is new, or what changed in it."""
-        if is_new:
+        if is_new(row):
             self.lines.append(f"+ {title}")
         elif words:
             self.lines.append(f"~ {title}: {', '.join(words)}")
@@ -100,7 +100,7 @@ def plan_groups(plan: Plan, config: Config) -> dict[str, Group]:
         fields, words = take(row, group, GROUP_ATTRIBUTES)
         validate(plan, row, group, fields=fields, names={"name": "name", **GROUP_ATTRIBUTES})
         plan.save(group, fields)
-        plan.say(f"group {row.name}", is_new=is_new(group), words=words)
+        plan.say(group, f"group {row.name}", words=words)
     return groups
 
 
@@ -114,7 +114,7 @@ def plan_users(plan: Plan, config: Config, groups: Mapping[str, Group]) -> dict[
         fields, words = take(row, user, USER_ATTRIBUTES)
         validate(plan, row, user, fields=fields, names={"name": "username", **USER_ATTRIBUTES})
         plan.save(user, fields)
-        plan.say(f"user {row.name}", is_new=is_new(user), words=words)
+        plan.say(user, f"user {row.name}", words=words)
     return users
 
 
@@ -164,7 +164,7 @@ def _plan_token(plan: Plan, row: TokenRow, token: Token, owners: dict[str, str])
         words.append("key replaced")
     validate(plan, row, token, fields=fields, names={"name": "name", **TOKEN_ATTRIBUTES})
     plan.save(token, fields)
-    plan.say(f"token {label}", is_new=is_new(token), words=words)
+    plan.say(token, f"token {label}", words=words)
 
 
 def _hash(row: TokenRow) -> str | None:
@@ -192,7 +192,9 @@ def take(row: Row, instance: Model, attributes: Mapping[str, str]) -> tuple[list
     fields, words = [], []
     for key, attribute in attributes.items():
         value, present = getattr(row, key), getattr(instance, attribute)
-        if value is UNSET or (key in SETS and set(present) == set(value)) or same(present, value):
+        if value is UNSET or same(present, value):
+            continue
+        if key in SETS and names_in(present) == names_in(value):
             continue
         setattr(instance, attribute, value)
         fields.append(attribute)
@@ -204,7 +206,7 @@ def validate(
     plan: Plan, row: Row, instance: Model, *, fields: Iterable[str], names: Mapping[str, str]
 ) -> None:
     """Note what the model's own checks say of the fields that the file sets."""
-    checked = set(names.values()) if is_new(instance) else set(fields)
+    checked = {*fields, names["name"]} if is_new(instance) else set(fields)
     others = {column.name for column in instance._meta.fields} - checked  # noqa: SLF001 - public API
     try:
         instance.clean_fields(exclude=others)
@@ -217,7 +219,8 @@ def validate(
 def difference(key: str, old: object, new: object) -> str:
     """Return how `key` changed, in a few words and without what may be secret."""
     if isinstance(old, list) and isinstance(new, list):
-        return f"{key} +{len(set(new) - set(old))} -{len(set(old) - set(new))}"
+        added, gone = names_in(new) - names_in(old), names_in(old) - names_in(new)
+        return f"{key} +{len(added)} -{len(gone)}"
     if isinstance(new, dict):
         return f"{key} changed"
     return f"{key} {said(old)} -> {said(new)}"
@@ -232,6 +235,11 @@ def said(value: object) -> str:
     if isinstance(value, str) and value:
         return without_password(value)
     return shown(value)
+
+
+def names_in(value: object) -> set[str]:
+    """Return the names in a list as it stands in a row, which may hold anything."""
+    return {name for name in value if isinstance(name, str)} if isinstance(value, list) else set()
 
 
 def same(left: object, right: object) -> bool:

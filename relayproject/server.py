@@ -42,7 +42,8 @@ def bind(host: str, port: int) -> socket.socket:
     nobody connects to a relay that does not answer yet.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, asyncio turns Nagle off on what it accepts (uvloop always does).
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     # Without it the port stays taken for a minute after a stop.
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -202,7 +202,11 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def _status_inside_success(info: ErrorInfo, provider: str) -> int:
-    failure_class = _by_structure(info, provider) or _by_wording(info.message, 400)
+    failure_class = (
+        _by_wording_of_account(info.message, 400)
+        or _by_structure(info, provider)
+        or _by_wording(info.message, 400)
+    )
     if failure_class is None and info.type == "invalid_request_error":
         failure_class = C.INVALID_REQUEST
     return STATUS_OF_CLASS.get(failure_class, 502) if failure_class else 502

@@ -10,18 +10,18 @@ CUT = 200  # characters of upstream text kept in logs and rows (spec 02 section 
 
 # Credentials in URLs, Bearer tokens, key-like parameters, and the key shapes of
 # providers. Cheap words first decide whether the patterns are worth running.
-_HINTS = ("://", "earer", "key", "Key", "KEY", "token", "Token", "sk-", "AIza")
+_HINTS = ("://", "bearer", "key", "token", "sk-", "pk-", "rk-", "xai-", "gsk", "aiza")
 _PATTERNS = (
-    (re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"), MASK),
+    (re.compile(r"(?<=://)[^/\s?#]+(?=@)"), MASK),
     (re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{4,}"), rf"\1{MASK}"),
     (
         re.compile(
-            r"(?i)\b((?:api[_-]?key|x-goog-api-key|access_token|key|token)"
-            r"""["']?\s*[=:]\s*["']?)[A-Za-z0-9._~+/=-]{6,}"""
+            r"(?i)(?<![a-z0-9])((?:api)?(?:key|token)"
+            r"""["']?\s*[=:]\s*["']?)[A-Za-z0-9._~+/=%-]{6,}"""
         ),
         rf"\1{MASK}",
     ),
-    (re.compile(r"\b(?:sk|pk|rk|xai|gsk)-[A-Za-z0-9_*.-]{8,}"), MASK),
+    (re.compile(r"\b(?:sk-|pk-|rk-|xai-|gsk[-_])[A-Za-z0-9_*.-]{8,}"), MASK),
     (re.compile(r"\bAIza[A-Za-z0-9_-]{20,}"), MASK),
 )
 
@@ -32,10 +32,12 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     `secrets` are known ones (the keys of a channel), masked wherever they stand;
     whatever else looks like a credential is masked too.
     """
-    for secret in secrets:
+    # The longest first: a key that begins another one must not leave the other's rest.
+    for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= 4 and secret in text:
             text = text.replace(secret, MASK)
-    if any(hint in text for hint in _HINTS):
+    lowered = text.lower()
+    if any(hint in lowered for hint in _HINTS):
         for pattern, mask in _PATTERNS:
             text = pattern.sub(mask, text)
     return text

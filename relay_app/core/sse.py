@@ -63,8 +63,9 @@ def read_event(raw: bytes) -> tuple[bytes | None, bytes]:
     Several data lines are joined with LF; the name is empty unless an `event` line
     gives one. Comments and other fields are passed over.
     """
-    if raw.startswith(b"data: ") and raw.find(b"\n") >= len(raw) - 2 and b"\r" not in raw:
-        return raw[6:].rstrip(b"\n"), b""
+    is_one_line = raw.endswith(b"\n\n") and raw.find(b"\n") == len(raw) - 2
+    if is_one_line and raw.startswith(b"data: ") and b"\r" not in raw:
+        return raw[6:-2], b""
     data: list[bytes] = []
     name = b""
     for line in _LINE_END.split(raw.removeprefix(b"\xef\xbb\xbf")):
@@ -81,4 +82,6 @@ def missing_end(raw: bytes) -> bytes:
     """Return the bytes that `raw` lacks to end in a blank line."""
     match = re.search(rb"(?:\r\n|\n|\r)*\Z", raw)
     ends = len(_LINE_END.findall(match[0])) if match else 0
+    if ends == 1 and raw.endswith(b"\r"):
+        ends = 0  # the first LF only makes this CR a CR LF
     return b"\n" * max(0, 2 - ends)

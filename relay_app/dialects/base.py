@@ -12,6 +12,9 @@ import msgspec
 from relay_app.core.types import AnswerFacts, EventFacts
 
 
+TOO_DEEP = "the request body is nested too deeply"
+
+
 class BodyError(ValueError):
     """A request body that the dialect can't read; the text says why and where."""
 
@@ -73,18 +76,27 @@ def decode_envelope(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise _wrong_type(error) from None
+    except RecursionError:
+        raise BodyError(TOO_DEEP) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         fast_parser_says = error
     try:
-        document = json.loads(body)
-    except RecursionError:
-        raise BodyError("the request body is nested too deeply") from None
-    except ValueError:
-        raise BodyError(f"the request body is not valid JSON: {fast_parser_says}") from None
-    try:
-        return msgspec.convert(document, decoder.type, strict=True)
+        return decoder.decode(_without_surrogates(body))
     except msgspec.ValidationError as error:
         raise _wrong_type(error) from None
+    except RecursionError:
+        raise BodyError(TOO_DEEP) from None
+    except ValueError:
+        raise BodyError(f"the request body is not valid JSON: {fast_parser_says}") from None
+
+
+def _without_surrogates(body: bytes) -> bytes:
+    """Return the same JSON with `?` for each lone surrogate; raise ValueError if it is none.
+
+    NaN and infinities, which the standard parser adds to JSON, are still refused.
+    """
+    document = json.loads(body.decode("utf-8-sig"))
+    return json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _wrong_type(error: msgspec.ValidationError) -> BodyError:

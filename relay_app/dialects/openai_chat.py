@@ -22,6 +22,9 @@ CUT_SHORT = {"length", "content_filter"}
 # Raw values that carry nothing.
 _NOTHING = (b"", b"null", b'""', b"[]", b"{}")
 
+# Counts above this are nonsense that no database column would take.
+MAX_TOKENS = 2**31 - 1
+
 
 class _Request(msgspec.Struct):
     model: str
@@ -134,16 +137,18 @@ class OpenAIChat:
         )
 
     def error_body(self, parts: ErrorParts) -> bytes:
-        return orjson.dumps(
-            {
-                "error": {
-                    "message": parts.message,
-                    "type": parts.type or _type_of(parts.status),
-                    "param": parts.param,
-                    "code": parts.code,
-                }
+        document = {
+            "error": {
+                "message": parts.message,
+                "type": parts.type or _type_of(parts.status),
+                "param": parts.param,
+                "code": parts.code,
             }
-        )
+        }
+        try:
+            return orjson.dumps(document)
+        except TypeError:  # an upstream's text may hold lone surrogates
+            return json.dumps(document).encode()
 
     def error_event(self, parts: ErrorParts) -> bytes:
         return b"data: " + self.error_body(parts) + b"\n\n"
@@ -158,7 +163,7 @@ def _read(data: bytes) -> _Answer | None:
     """Return the chunk or answer, or None when it is not a JSON object of that form."""
     try:
         return _decode_answer.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
         return _tolerant(json.loads(data))
@@ -175,7 +180,8 @@ def _tolerant(document: Any) -> _Answer | None:
     if not isinstance(document, dict):
         return None
     choices = []
-    for raw in document.get("choices") or []:
+    listed = document.get("choices")
+    for raw in listed if isinstance(listed, list) else []:
         if isinstance(raw, dict):
             part = raw.get("delta") or raw.get("message")
             fields = part if isinstance(part, dict) else {}
@@ -188,11 +194,23 @@ def _tolerant(document: Any) -> _Answer | None:
                     finish_reason=reason if isinstance(reason, str) else None,
                 )
             )
-    model = document.get("model")
+    model, usage = document.get("model"), document.get("usage")
     return _Answer(
         choices=choices,
         error=_raw(document.get("error")),
+        usage=_tolerant_usage(usage) if isinstance(usage, dict) else None,
         model=model if isinstance(model, str) else None,
+    )
+
+
+def _tolerant_usage(usage: dict[str, Any]) -> _Usage:
+    def count(name: str) -> int | None:
+        value = usage.get(name)
+        is_count = isinstance(value, int | float) and -MAX_TOKENS <= value <= MAX_TOKENS
+        return int(value) if is_count else None
+
+    return _Usage(
+        prompt_tokens=count("prompt_tokens"), completion_tokens=count("completion_tokens")
     )
 
 
@@ -216,6 +234,10 @@ def _usage(answer: _Answer) -> Usage | None:
     if answer.usage is None:
         return None
     return Usage(
-        input_tokens=max(0, answer.usage.prompt_tokens or 0),
-        output_tokens=max(0, answer.usage.completion_tokens or 0),
+        input_tokens=_clamped(answer.usage.prompt_tokens),
+        output_tokens=_clamped(answer.usage.completion_tokens),
     )
+
+
+def _clamped(count: int | None) -> int:
+    return min(max(0, count or 0), MAX_TOKENS)

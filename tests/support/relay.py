@@ -18,7 +18,7 @@ class LiveRelay:
         from relayproject.asgi import application
 
         self._thread = LoopThread("live-relay")
-        self._socket = socket.socket()
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.bind(("127.0.0.1", 0))
         self._socket.listen(2048)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"

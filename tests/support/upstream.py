@@ -27,6 +27,7 @@ class Seen:
     headers: dict[str, str]
     body: bytes
     at_s: float
+    sent_bytes: int = 0
     closed_at_s: float | None = None
     closed: threading.Event = field(default_factory=threading.Event)
 
@@ -44,6 +45,7 @@ class Connection:
         self.keep_alive = True
 
     async def send(self, data: bytes) -> None:
+        self.seen.sent_bytes += len(data)
         self.writer.write(data)
         await self.writer.drain()
 
@@ -54,6 +56,20 @@ class Connection:
 
 
 Action = Callable[[Connection], Awaitable[None]]
+
+
+class Gate:
+    """Holds an action back until the test lets it go on: once for each `open`."""
+
+    def __init__(self) -> None:
+        self._steps = threading.Semaphore(0)
+
+    def open(self) -> None:
+        self._steps.release()
+
+    async def passed(self) -> None:
+        while not self._steps.acquire(blocking=False):
+            await asyncio.sleep(0.002)
 
 
 class Upstream:
@@ -228,10 +244,14 @@ def stream(
     pieces: Iterable[bytes],
     *,
     gap_s: float = 0.0,
+    gate: Gate | None = None,
     end: str = "proper",
     headers: dict[str, str] | None = None,
 ) -> Action:
-    """A chunked event stream; `end` is proper, cut (no last chunk), reset or stall."""
+    """A chunked event stream; `end` is proper, cut (no last chunk), reset or stall.
+
+    With a `gate`, each piece after the first waits for it, and so does the end.
+    """
     parts = list(pieces)
     fields = {"Content-Type": "text/event-stream", **(headers or {})}
 
@@ -242,7 +262,11 @@ def stream(
         for position, part in enumerate(parts):
             if position and gap_s:
                 await asyncio.sleep(gap_s)
+            if position and gate:
+                await gate.passed()
             await connection.send(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+        if gate:
+            await gate.passed()
         if end == "proper":
             await connection.send(b"0\r\n\r\n")
         elif end == "stall":
@@ -252,6 +276,31 @@ def stream(
             connection.reset()
         else:
             connection.keep_alive = False
+
+    return act
+
+
+def held(action: Action, gate: Gate) -> Action:
+    """`action`, once the gate is open."""
+
+    async def act(connection: Connection) -> None:
+        await gate.passed()
+        await action(connection)
+
+    return act
+
+
+def flood(piece: bytes, *, most_bytes: int) -> Action:
+    """A stream of the same piece, as fast as it is taken."""
+
+    async def act(connection: Connection) -> None:
+        await connection.send(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        for _ in range(most_bytes // len(piece)):
+            await connection.send(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+        await connection.send(b"0\r\n\r\n")
 
     return act
 

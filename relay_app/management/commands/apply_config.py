@@ -30,23 +30,28 @@ class Command(BaseCommand):
 
     def handle(self, *, file: Path, dry_run: bool, **_: Any) -> None:
         """Apply the file; every problem becomes one line and exit code 1."""
+        problems: list[str] = []
         try:
             # The file itself says which variables of the environment hold its keys.
             config = read_config(file, environ=os.environ)
+            problems = config.problems
             applied = config_apply(config, is_dry_run=dry_run, progress=self.stderr.write)
         except ConfigError as error:
-            lines = [f"{file}: {problem}" for problem in error.problems]
-            raise CommandError("\n".join(["nothing was changed", *lines])) from None
+            raise _refusal(file, *error.problems) from None
         except DatabaseError as error:
-            raise CommandError(_database_refused(error)) from None
+            raise _refusal(file, *problems, _database_says(error)) from None
         for notice in applied.notices:
             self.stderr.write(f"note: {file}: {notice}")
         for line in applied.lines or ["no changes"]:
             self.stdout.write(line)
 
 
-def _database_refused(error: DatabaseError) -> str:
+def _refusal(file: Path, *problems: str) -> CommandError:
+    return CommandError("\n".join(["nothing was changed:", *(f"{file}: {p}" for p in problems)]))
+
+
+def _database_says(error: DatabaseError) -> str:
     reason = str(error).partition("\n")[0]
     is_empty = "no such table" in reason or "does not exist" in reason
     hint = "; run `manage.py migrate` first" if is_empty else ""
-    return f"nothing was changed: the database says: {reason}{hint}"
+    return f"the database says: {reason}{hint}"

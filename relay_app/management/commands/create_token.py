@@ -32,11 +32,11 @@ class Command(BaseCommand):
 
     def handle(self, *, user: str, name: str, group: str, models: str, **options: Any) -> None:
         """Create the token; whatever is wrong becomes one line and exit code 1."""
-        owner = _user(user)
         words = [word for word in models.split(",") if word.strip()]
         expires_at: datetime | None = _checked(moment, options["expires"], at="--expires")
         try:
             with transaction.atomic():
+                owner = _user(user)
                 _, key = token_create(
                     user=owner,
                     name=_free_name(name, owner),

@@ -1,0 +1,399 @@
+"""The attempt loop: no mix of failures exceeds the budget (spec 01 sections 2, 4 to 6)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from channels_app.core.types import ChannelView, Failure, FailureClass, KeyView, Route
+from channels_app.options import Options
+from relay_app.core.attempts import AttemptLoop, Rolls, telling_failure
+
+C = FailureClass
+NEARLY = 1e-6  # seconds: sums of floats
+ROLLS = Rolls(channel=0.0, key=0.0, wait=0.0)
+
+
+def route(*tiers, keys=1):
+    """Return a route whose tiers hold these ids."""
+    return Route(
+        tiers=tuple(
+            tuple(
+                ChannelView(
+                    id=id,
+                    name=f"c{id}",
+                    provider="openai",
+                    base_url="",
+                    keys=tuple(KeyView(id=10 * id + n, value="k") for n in range(keys)),
+                )
+                for id in tier
+            )
+            for tier in tiers
+        )
+    )
+
+
+def failure(failure_class=C.SERVER, status=500, **fields):
+    return Failure(
+        failure_class=failure_class, message="", status=status, seen_status=status, **fields
+    )
+
+
+def loop(*tiers, unavailable=(), keys=1, **options):
+    return AttemptLoop(
+        route=route(*tiers, keys=keys),
+        options=Options(**options),
+        started_s=0.0,
+        unavailable=unavailable,
+    )
+
+
+def run(attempts, *failures, every=None, took_s=0.0):
+    """Drive the loop through `failures`, then for ever through `every`; return its steps.
+
+    Waits are waited out; each attempt takes `took_s`.
+    """
+    now_s, steps, coming = 0.0, [], list(failures)
+    while step := attempts.next_step(now_s=now_s, rolls=ROLLS, turn=0):
+        now_s += step.wait_s + took_s
+        steps.append(step)
+        assert len(steps) < 100
+        outcome = coming.pop(0) if coming else every
+        if outcome is None:
+            return steps
+        attempts.failed(outcome, now_s=now_s)
+    return steps
+
+
+def channel_ids(steps):
+    return [step.channel.id for step in steps]
+
+
+def test_attempts_walk_down_the_tiers_and_stay_in_the_last():
+    attempts = loop([1], [2], [3], retry_times=4)
+
+    steps = run(attempts, every=failure())
+
+    assert channel_ids(steps) == [1, 2, 3, 3, 3]
+    assert [step.number for step in steps] == [1, 2, 3, 4, 5]
+    assert attempts.stop_reason == "no attempts left"
+
+
+def test_a_tier_gives_its_fresh_channel_before_one_that_failed():
+    assert channel_ids(run(loop([1, 2], retry_times=2), every=failure()))[:2] == [1, 2]
+
+
+def test_a_failure_that_no_attempt_cures_ends_it():
+    attempts = loop([1], [2], retry_times=3)
+
+    steps = run(attempts, failure(C.INVALID_REQUEST, 400))
+
+    assert channel_ids(steps) == [1]
+    assert attempts.stop_reason == "status not retryable"
+    assert attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0) is None
+
+
+def test_a_fresh_channel_is_asked_without_a_wait():
+    assert [step.wait_s for step in run(loop([1], [2], retry_times=1), every=failure())] == [0, 0]
+
+
+def test_a_channel_that_failed_waits_its_pause():
+    [_, second] = run(loop([1], retry_times=1), every=failure())
+
+    assert second.wait_s == pytest.approx(0.3)
+
+
+def test_time_since_the_failure_counts_towards_the_wait():
+    """1 fails at 0 s, 2 takes 0.2 s, so 1 waits 0.1 s; had 2 taken longer, not at all."""
+    for took_s, expected in ((0.2, 0.1), (5.0, 0.0)):
+        attempts = loop([1, 2], retry_times=2, max_switches_per_request=9)
+        first = attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0)
+        attempts.failed(failure(), now_s=0.0)
+        attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0)
+        attempts.failed(failure(C.TIMEOUT, None), now_s=took_s)
+        third = attempts.next_step(now_s=took_s, rolls=ROLLS, turn=0)
+
+        assert third.channel == first.channel
+        assert third.wait_s == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("hint", "wait"), [(2.0, 2.0), (3.0, 3.0), (0.1, 0.1)])
+def test_a_published_wait_is_waited_out(hint, wait):
+    steps = run(loop([1], retry_times=1), every=failure(C.RATE_LIMIT, 429, retry_after_s=hint))
+
+    assert [step.wait_s for step in steps] == pytest.approx([0, wait])
+
+
+def test_a_published_wait_that_is_too_long_rules_the_channel_out():
+    attempts = loop([1], retry_times=5)
+
+    steps = run(attempts, every=failure(C.RATE_LIMIT, 429, retry_after_s=3.5))
+
+    assert channel_ids(steps) == [1]
+    assert attempts.stop_reason == "no channel left"
+
+
+def test_a_channel_that_timed_out_is_never_asked_again():
+    attempts = loop([1, 2], retry_times=5)
+
+    steps = run(attempts, every=failure(C.TIMEOUT, None))
+
+    assert sorted(channel_ids(steps)) == [1, 2]
+
+
+def test_a_ruled_out_tier_gives_way_to_the_others():
+    """2 is the last tier but timed out: a higher one is asked again instead."""
+    steps = run(loop([1], [2], retry_times=2), failure(), failure(C.TIMEOUT, None), failure())
+
+    assert channel_ids(steps) == [1, 2, 1]
+
+
+@pytest.mark.parametrize(("allowed", "expected"), [(0, [1]), (1, [1, 2]), (2, [1, 2, 3])])
+def test_switches_are_bounded(allowed, expected):
+    attempts = loop([1], [2], [3], [4], retry_times=20, max_switches_per_request=allowed)
+
+    assert channel_ids(run(attempts, every=failure())) == expected
+    assert attempts.stop_reason == "no switches left"
+
+
+def test_the_same_channel_again_is_no_switch():
+    attempts = loop([1], retry_times=3, max_switches_per_request=0)
+
+    assert channel_ids(run(attempts, every=failure())) == [1, 1, 1, 1]
+
+
+def test_no_attempt_starts_after_the_total_time():
+    attempts = loop([1], [2], [3], [4], retry_times=9, total_timeout=10)
+
+    steps = run(attempts, every=failure(), took_s=5.0)
+
+    assert channel_ids(steps) == [1, 2, 3]  # at 0, 5 and 10 s
+    assert attempts.stop_reason == "total time limit"
+
+
+def test_a_wait_that_ends_after_the_total_time_is_not_begun():
+    attempts = loop([1], retry_times=9, total_timeout=10)
+
+    steps = run(attempts, failure(retry_after_s=2.0), took_s=9.0)
+
+    assert channel_ids(steps) == [1]
+    assert attempts.stop_reason == "total time limit"
+
+
+def test_the_first_attempt_is_made_however_late():
+    attempts = loop([1], total_timeout=1)
+
+    assert attempts.next_step(now_s=99.0, rolls=ROLLS, turn=0) is not None
+
+
+def test_a_total_time_of_zero_is_no_limit():
+    steps = run(loop([1], [2], retry_times=1, total_timeout=0), every=failure(), took_s=1e9)
+
+    assert len(steps) == 2
+
+
+def test_unavailable_channels_are_passed_over_and_cost_nothing():
+    attempts = loop([1], [2], [3], unavailable={1, 3}, retry_times=1)
+
+    assert channel_ids(run(attempts, every=failure())) == [2, 2]
+
+
+def test_nothing_available_is_no_attempt():
+    attempts = loop([1], unavailable={1}, retry_times=5)
+
+    assert run(attempts) == []
+    assert attempts.stop_reason == "no channel left"
+    assert attempts.failures == []
+
+
+def test_another_key_is_used_when_the_channel_is_asked_again():
+    steps = run(loop([1], keys=3, retry_times=3), every=failure(C.RATE_LIMIT, 429))
+
+    assert [step.key.id for step in steps] == [10, 11, 12, 10]
+
+
+def test_a_channel_without_keys_is_still_asked():
+    [step] = run(loop([1], keys=0))
+
+    assert step.key is None
+
+
+def test_channel_errors_do_not_exceed_the_budget():
+    error = failure(C.CHANNEL_CONFIG, None, code="channel:no_available_key")
+
+    assert len(run(loop([1], [2], retry_times=3), every=error)) == 4
+
+
+classes = st.sampled_from(C)
+statuses = st.one_of(
+    st.none(), st.sampled_from([200, 400, 401, 408, 429, 500, 502, 503, 504, 524, 600])
+)
+hints = st.one_of(st.none(), st.floats(-1, 8), st.sampled_from([0.0, 3.0, 3.5, 1e9]))
+failures = st.builds(
+    Failure,
+    failure_class=classes,
+    message=st.just(""),
+    status=statuses,
+    seen_status=statuses,
+    code=st.sampled_from([None, None, "channel:invalid_key"]),
+    retry_after_s=hints,
+    skip_retry=st.sampled_from([False, False, False, True]),
+)
+retryable = st.builds(
+    failure,
+    st.sampled_from([C.SERVER, C.TRANSPORT, C.TIMEOUT, C.RATE_LIMIT, C.QUOTA, C.AUTH]),
+    st.sampled_from([429, 500, 503, 401, None]),
+    retry_after_s=hints,
+)
+rolls = st.builds(Rolls, **dict.fromkeys(("channel", "key", "wait"), st.floats(0, 0.999)))
+
+
+@given(failure=failures, tiers=st.integers(1, 3))
+def test_no_retries_is_one_attempt_for_every_failure(failure, tiers):
+    attempts = loop(*[[n] for n in range(tiers)], retry_times=0)
+
+    assert len(run(attempts, every=failure)) == 1
+
+
+@given(bad=st.lists(retryable, max_size=6), spare=st.integers(0, 3), one_tier=st.booleans())
+def test_a_good_channel_is_reached_past_as_many_bad_ones_as_retries(bad, spare, one_tier):
+    """In one tier, or in tiers of one channel each with the good one last.
+
+    Several channels in a tier above others are not promised: attempt number means tier.
+    """
+    ids = list(range(len(bad) + 1))
+    tiers = [ids] if one_tier else [[id] for id in ids]
+    attempts = loop(
+        *tiers,
+        retry_times=len(bad) + spare,
+        max_switches_per_request=20,
+        total_timeout=0,
+    )
+
+    steps = run(attempts, *bad)
+
+    assert sorted(channel_ids(steps)) == ids
+
+
+class Requests(RuleBasedStateMachine):
+    """One request through any failures, against plain facts noted down beside it.
+
+    The model knows nothing of how the loop counts: it keeps what was sent and when, and
+    checks each new step against the limits of the specification.
+    """
+
+    @initialize(
+        sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4),
+        retry_times=st.integers(0, 8),
+        switches=st.integers(0, 6),
+        total=st.sampled_from([0.0, 5.0, 60.0]),
+        longest=st.sampled_from([0.0, 3.0]),
+        unavailable=st.sets(st.integers(0, 11), max_size=3),
+    )
+    def begin(self, sizes, retry_times, switches, total, longest, unavailable):
+        ids = iter(range(12))
+        self.tiers = [[next(ids) for _ in range(size)] for size in sizes]
+        self.retry_times, self.switches, self.total = retry_times, switches, total
+        self.longest, self.unavailable = longest, unavailable
+        self.loop = loop(
+            *self.tiers,
+            unavailable=unavailable,
+            retry_times=retry_times,
+            max_switches_per_request=switches,
+            total_timeout=total,
+            retry_after_wait_max=longest,
+        )
+        self.now_s = 0.0
+        self.sent = []  # (channel id, number), in order
+        self.failed_at = {}  # channel id → [(failure, time)]
+        self.is_sending = False
+        self.may_go_on = True
+
+    @precondition(lambda self: not self.is_sending)
+    @rule(rolls=rolls, turn=st.integers(0, 5))
+    def ask(self, rolls, turn):
+        step = self.loop.next_step(now_s=self.now_s, rolls=rolls, turn=turn)
+        if step is None:
+            assert self.loop.stop_reason
+            self.may_go_on = False
+            return
+        assert self.may_go_on, "the loop went on after it had ended"
+        self.check_step(step)
+        self.sent.append((step.channel.id, step.number))
+        self.now_s += step.wait_s
+        self.is_sending = True
+
+    def check_step(self, step):
+        id, starts_s = step.channel.id, self.now_s + step.wait_s
+        assert id not in self.unavailable
+        assert step.wait_s >= 0
+        if self.sent and self.total:
+            assert starts_s <= self.total + NEARLY
+        if id not in self.failed_at:
+            assert step.wait_s == 0
+            return
+        history = self.failed_at[id]
+        assert all(f.failure_class is not C.TIMEOUT for f, _ in history)
+        last, at_s = history[-1]
+        hint = last.retry_after_s if (last.retry_after_s or 0) > 0 else None
+        assert hint is None or hint <= self.longest
+        assert starts_s - at_s >= (hint or 0.3) - NEARLY
+        [tier] = [tier for tier in self.tiers if id in tier]
+        assert set(tier) <= self.failed_at.keys() | self.unavailable
+
+    @precondition(lambda self: self.is_sending)
+    @rule(failure=st.one_of(failures, retryable), took_s=st.floats(0, 4))
+    def fail(self, failure, took_s):
+        self.now_s += took_s
+        self.is_sending = False
+        id, _ = self.sent[-1]
+        self.failed_at.setdefault(id, []).append((failure, self.now_s))
+        decision = self.loop.failed(failure, now_s=self.now_s)
+        assert decision.reason
+        self.may_go_on = decision.is_retry
+
+    @precondition(lambda self: not self.is_sending)
+    @rule(idle_s=st.floats(0, 10))
+    def wait(self, idle_s):
+        self.now_s += idle_s
+
+    @invariant()
+    def stays_within_the_budget(self):
+        if not hasattr(self, "loop"):
+            return
+        ids = [id for id, _ in self.sent]
+        assert len(ids) <= self.retry_times + 1
+        assert sum(a != b for a, b in zip(ids, ids[1:], strict=False)) <= self.switches
+        assert [number for _, number in self.sent] == list(range(1, len(ids) + 1))
+        assert len(self.loop.failures) == sum(map(len, self.failed_at.values()))
+
+
+TestRequests = Requests.TestCase
+TestRequests.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+
+
+def test_the_client_is_told_the_last_failure_with_an_answer():
+    answered, late = failure(C.RATE_LIMIT, 429), failure(C.SERVER, 503)
+    unanswered = failure(C.TRANSPORT, None)
+
+    assert telling_failure([answered, late]) is late
+    assert telling_failure([answered, unanswered]) is answered
+    assert telling_failure([unanswered, answered, unanswered, unanswered]) is answered
+    assert telling_failure([unanswered]) is None
+    assert telling_failure([]) is None
+
+
+@given(happened=st.lists(failures))
+def test_what_the_client_is_told_has_nothing_answered_after_it(happened):
+    told = telling_failure(happened)
+
+    answered = [f for f in happened if f.status is not None]
+    assert told is (answered[-1] if answered else None)

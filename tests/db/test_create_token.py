@@ -1,0 +1,82 @@
+"""`create_token`: the key on standard output, and one clear line for each refusal."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from billing_app.models import Token, User
+from billing_app.services import key_hash
+from channels_app.models import Group
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _rows() -> None:
+    User.objects.create(username="alice")
+    Group.objects.create(name="vip")
+
+
+def create(**options: Any) -> tuple[str, str]:
+    """Run the command; return what it wrote to standard output and standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    call_command(
+        "create_token", **{"user": "alice", "name": "ci", **options}, stdout=out, stderr=err
+    )
+    return out.getvalue(), err.getvalue()
+
+
+def test_only_the_key_goes_to_standard_output() -> None:
+    out, err = create(group="vip", models="gpt-4o, claude-*", expires="2030-01-31T12:00:00+01:00")
+
+    token = Token.objects.get(user__username="alice", name="ci")
+    assert out.count("\n") == 1
+    assert token.key_hash == key_hash(out.strip())
+    assert (token.group, token.model_names) == ("vip", ["gpt-4o", "claude-*"])
+    assert token.expires_at is not None
+    assert token.expires_at.isoformat() == "2030-01-31T11:00:00+00:00"
+    assert err == "This key is shown only now:\n"
+
+
+def test_defaults_are_the_group_of_the_user_all_models_and_no_end() -> None:
+    create()
+
+    token = Token.objects.get()
+    assert (token.group, token.model_names, token.expires_at) == ("", [], None)
+
+
+def test_an_end_in_the_past_is_pointed_out() -> None:
+    _, err = create(expires="2020-01-01")
+
+    assert "note: --expires 2020-01-01T00:00:00+00:00 has passed already" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"user": "alcie"}, "no user 'alcie'; did you mean alice?"),
+        ({"user": ""}, "no user ''"),
+        ({"group": "vpi"}, "no group 'vpi'; did you mean vip?"),
+        ({"name": " "}, "--name: ' ' is not a text that is not empty"),
+        ({"name": "x" * 101}, f"--name: '{'x' * 60}…' is longer than 100 characters"),
+        ({"models": "a*b"}, "--models[0]: 'a*b' has a * that is not at its end"),
+        ({"expires": "soon"}, "--expires: 'soon' is not a date-time like 2027-01-31T12:00:00Z"),
+    ],
+)
+def test_refusals_are_one_line(options: dict[str, str], reason: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        create(**options)
+
+    assert str(caught.value) == reason
+    assert not Token.objects.exists()
+
+
+def test_a_name_is_used_once_per_user() -> None:
+    create()
+
+    with pytest.raises(CommandError, match="alice has a token 'ci' already"):
+        create()
