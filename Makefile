@@ -3,7 +3,7 @@ PY := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check fix lock
+.PHONY: help up test check fix lock bench soak
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -28,6 +28,14 @@ fix: ## mend what the linter and the formatter can
 	@scripts/make-env.sh requirements/dev.lock
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+bench: ## requests/s, added latency and events/s against nginx (needs nginx and wrk)
+	@scripts/make-env.sh requirements/dev.lock
+	@exec $(PY) bench/run.py
+
+soak: ## minutes of load outside the tests: a large configuration under streams
+	@scripts/make-env.sh requirements/dev.lock
+	@exec $(PY) bench/snapshot_size.py
 
 lock: ## compile the locks from requirements/*.in (needs uv); no other target changes them
 	scripts/make-locks.sh

@@ -29,6 +29,7 @@ RETRY_S = 1.0
 MAX_WAITING = 20_000
 
 CLIENT_GONE = 499  # nginx's status for a client that hung up
+CLIENT_LEFT = "ABORTED"  # the outcome of such a request
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,9 +80,12 @@ class RequestRecord:
                 model=self.model,
                 attempts=[_line(tried) for tried in self.attempts],
             )
-        level = log.debug if self.outcome == "ok" else log.warning
-        level(
-            "request answered" if self.outcome == "ok" else "request failed",
+        event, write = {
+            "ok": ("request answered", log.debug),
+            CLIENT_LEFT: ("client went away", log.info),
+        }.get(self.outcome, ("request failed", log.warning))
+        write(
+            event,
             request_id=self.request_id,
             endpoint=self.endpoint,
             status=self.status,

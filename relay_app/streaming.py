@@ -81,7 +81,7 @@ class AnswerStream:
                     return self._ended_uncommitted()
                 self._batch = batch
         except TimeoutError:
-            seconds = self._limits.first_token
+            seconds = self._limits.earliest(self._limits.first_token, self._limits.total)
             message = f"no content within {seconds:g} s"
             return Failure(failure_class=FailureClass.TIMEOUT, message=message)
         except (httpx.RequestError, EventTooLarge) as error:

@@ -53,13 +53,20 @@ class _Stream(httpx.AsyncByteStream):
         self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        broken: httpx.TransportError | None = None
         try:
             async for chunk in self._response.content.iter_any():
                 yield chunk
         except TimeoutError as error:
-            raise httpx.ReadTimeout(_text(error)) from error
+            broken = httpx.ReadTimeout(_text(error))
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise httpx.ReadError(_text(error)) from error
+            broken = httpx.ReadError(_text(error))
+        if broken is not None:
+            # Behind a slow client bytes wait here, and aiohttp raises before it gives them.
+            rest = self._response.content._read_nowait(-1)  # noqa: SLF001  # no public way
+            if rest:
+                yield rest
+            raise broken
 
     async def aclose(self) -> None:
         """Give a finished connection back to the pool; close any other at once."""

@@ -31,7 +31,7 @@ from relay_app.errors import (
 )
 from relay_app.exception_handler import render_error
 from relay_app.http import RelayRequest, StreamResponse
-from relay_app.request_log import CLIENT_GONE, RequestRecord
+from relay_app.request_log import CLIENT_GONE, CLIENT_LEFT, RequestRecord
 from relay_app.streaming import AnswerStream
 
 # Headers of clients that may go upstream.
@@ -69,7 +69,7 @@ class DialectView(AsyncAPIView):
 
     def abandoned(self) -> None:
         """End the record of a client that hung up."""
-        self._end(status=CLIENT_GONE, outcome="ABORTED")
+        self._end(status=CLIENT_GONE, outcome=CLIENT_LEFT)
 
     async def authenticate(self) -> TokenView:
         """Return the token of the request, noted in its record."""
@@ -166,7 +166,7 @@ class RelayView(DialectView):
         elif stream.is_whole:
             self._end(status=200, outcome="ok")
         else:
-            self._end(status=CLIENT_GONE, outcome="ABORTED")
+            self._end(status=CLIENT_GONE, outcome=CLIENT_LEFT)
 
 
 class ModelsView(DialectView):

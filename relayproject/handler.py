@@ -48,7 +48,7 @@ class LeanHandler(ASGIHandler):
             return
         request = RelayRequest(scope, body, is_oversized=is_oversized)
         work = asyncio.ensure_future(self._answer(request, send))
-        gone = asyncio.ensure_future(receive())
+        gone = asyncio.ensure_future(_hang_up(receive))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -92,6 +92,12 @@ async def _read_body(receive: Receive) -> tuple[bytes, bool]:
         is_last = not message.get("more_body", False)
         if is_last or (give_up_s and time.monotonic() > give_up_s):
             return b"".join(parts), size > limit
+
+
+async def _hang_up(receive: Receive) -> None:
+    """Return when the client hangs up; what is left of its body is thrown away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _send_response(response: HttpResponseBase, send: Send) -> None:

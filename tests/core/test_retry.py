@@ -129,11 +129,12 @@ def test_row_13_anything_else_is_not_retried(status):
         assert not retried(failure(status, failure_class))
 
 
-@pytest.mark.parametrize("status", [*range(-1, 101), *range(100, 601), 700, 10_000, None])
-def test_every_status_under_the_defaults(status):
-    not_retried = {*range(200, 300), 400, 408, 504, 524}
+def test_every_status_under_the_defaults():
+    statuses = {*range(-1, 601), 700, 10_000, None}
 
-    assert retried(failure(status)) == (status not in not_retried)
+    refused = {status for status in statuses if not retried(failure(status))}
+
+    assert refused == {*range(200, 300), 400, 408, 504, 524}
 
 
 # For each row a situation in which it holds, as changes of one where none does.
@@ -167,9 +168,7 @@ REASONS = {
 APART = {*itertools.combinations((8, 9, 10), 2), (5, 7)}
 
 
-@pytest.mark.parametrize(
-    ("earlier", "later"), sorted(set(itertools.combinations(ROWS, 2)) - APART)
-)
+@pytest.mark.parametrize(("earlier", "later"), sorted(set(itertools.combinations(ROWS, 2)) - APART))
 def test_an_earlier_row_beats_a_later_one(earlier, later):
     fields, parts = {"attempts_left": 1, "retry_statuses": ()}, {}
     for row in (later, earlier):

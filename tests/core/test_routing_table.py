@@ -97,9 +97,7 @@ def test_a_model_of_any_group_is_known():
 
 
 def test_models_are_sorted_without_wildcards_and_without_doubles():
-    where = table(
-        channel(1, "b", "a", "x*"), channel(2, "a"), channel(3, "z", groups=("other",))
-    )
+    where = table(channel(1, "b", "a", "x*"), channel(2, "a"), channel(3, "z", groups=("other",)))
 
     assert where.models("default") == ["a", "b"]
     assert where.models("nobody") == []

@@ -77,9 +77,7 @@ def test_attempt_number_aims_at_its_tier(retry, expected):
     ],
 )
 def test_an_unavailable_tier_gives_way_to_lower_ones_then_higher_ones(retry, unavailable, expected):
-    assert (
-        reachable(route("AB", "C", "DE"), retry=retry, unavailable=set(unavailable)) == expected
-    )
+    assert reachable(route("AB", "C", "DE"), retry=retry, unavailable=set(unavailable)) == expected
 
 
 def test_nothing_is_picked_when_nothing_is_available():
@@ -260,9 +258,7 @@ def test_failed_keys_come_last(mode):
     keyed = channel("A", keys=(1, 2, 3), key_mode=mode)
 
     def picked(failed):
-        return {
-            pick_key(keyed, failed=failed, turn=n, roll=n / 10).id for n in range(10)
-        }
+        return {pick_key(keyed, failed=failed, turn=n, roll=n / 10).id for n in range(10)}
 
     assert picked({1, 3}) == {2}
     assert picked({1, 2, 3}) == {1, 2, 3}

@@ -159,8 +159,8 @@ class Upstream:
             return True
         seen.closed_at_s = time.monotonic()
         seen.closed.set()
-        if not watch.done():
-            watch.cancel()
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
         return False
 
 
