@@ -3,7 +3,7 @@ PY := .venv/bin/python
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check fix lock bench soak
+.PHONY: help up test check fix lock bench soak mutants
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -36,6 +36,11 @@ bench: ## requests/s, added latency and events/s against nginx (needs nginx and 
 soak: ## minutes of load outside the tests: a large configuration under streams
 	@scripts/make-env.sh requirements/dev.lock
 	@exec $(PY) bench/snapshot_size.py
+
+mutants: ## change the core modules line by line and see which changes the tests miss (minutes)
+	@scripts/make-env.sh requirements/dev.lock
+	@RELAY_WIRE_DIR=$${RELAY_WIRE_DIR:-$(abspath ../shared/wire)} $(abspath .venv/bin/mutmut) run $(ARGS)
+	@.venv/bin/mutmut results
 
 lock: ## compile the locks from requirements/*.in (needs uv); no other target changes them
 	scripts/make-locks.sh

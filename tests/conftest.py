@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.relay import Client, LiveRelay
 from tests.support.upstream import Action, Upstream
+
+# A loaded machine is slow now and then; that says nothing about the code under test.
+settings.register_profile(
+    "relay", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("relay")
 
 WIRE_DIR = Path(os.environ.get("RELAY_WIRE_DIR", Path(__file__).parents[2] / "shared/wire"))
 

@@ -17,6 +17,9 @@ PAUSE_S = 0.3
 BASE_S = 0.4
 CAP_S = 4.0
 
+# Answers of a proxy in front of the upstream, which may be working still.
+GATEWAY_TIMEOUTS = (504, 524)
+
 ACCOUNT_FAULTS = {FailureClass.QUOTA, FailureClass.AUTH}
 
 
@@ -54,13 +57,14 @@ def _status(failure: Failure) -> int | None:
     return failure.seen_status if failure.seen_status is not None else failure.status
 
 
-def _status_between(low: int, high: int) -> Callable[[Situation, Failure], bool]:
-    def holds(_: Situation, failure: Failure) -> bool:
-        status = _status(failure)
-        is_empty = failure.failure_class is FailureClass.EMPTY_RESPONSE
-        return status is not None and low <= status <= high and not is_empty
+def _is_success(_: Situation, failure: Failure) -> bool:
+    status = _status(failure)
+    is_empty = failure.failure_class is FailureClass.EMPTY_RESPONSE
+    return status is not None and 200 <= status <= 299 and not is_empty
 
-    return holds
+
+def _is_given_up_by_gateway(_: Situation, failure: Failure) -> bool:
+    return _status(failure) in GATEWAY_TIMEOUTS
 
 
 def _is_unanswered(_: Situation, failure: Failure) -> bool:
@@ -88,10 +92,9 @@ RULES: tuple[Rule, ...] = (
     Rule("channel error", lambda s, f: f.is_channel_error and s.attempts_left > 0, True),
     Rule("not curable", _is_never_cured, False),  # row 6
     Rule("no attempts left", lambda s, f: s.attempts_left <= 0, False),  # row 7
-    Rule("status 2xx", _status_between(200, 299), False),  # row 8
+    Rule("status 2xx", _is_success, False),  # row 8
     Rule("no answer", _is_unanswered, True),  # row 9
-    Rule("status 504", _status_between(504, 504), False),  # row 10
-    Rule("status 524", _status_between(524, 524), False),  # row 10
+    Rule("status 504 or 524", _is_given_up_by_gateway, False),  # row 10
     Rule("retryable status", _is_retryable_status, True),  # row 11
     Rule("fault of the account", lambda s, f: f.failure_class in ACCOUNT_FAULTS, True),  # row 12
 )

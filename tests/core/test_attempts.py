@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,13 +30,13 @@ def route(*tiers, keys=1):
         tiers=tuple(
             tuple(
                 ChannelView(
-                    id=id,
-                    name=f"c{id}",
+                    id=number,
+                    name=f"c{number}",
                     provider="openai",
                     base_url="",
-                    keys=tuple(KeyView(id=10 * id + n, value="k") for n in range(keys)),
+                    keys=tuple(KeyView(id=10 * number + n, value="k") for n in range(keys)),
                 )
-                for id in tier
+                for number in tier
             )
             for tier in tiers
         )
@@ -109,6 +111,17 @@ def test_a_channel_that_failed_waits_its_pause():
     [_, second] = run(loop([1], retry_times=1), every=failure())
 
     assert second.wait_s == pytest.approx(0.3)
+
+
+def test_each_failure_of_a_channel_lengthens_its_wait():
+    attempts, waits = loop([1], retry_times=3), []
+    almost_one = Rolls(channel=0.0, key=0.0, wait=0.999999)
+
+    while step := attempts.next_step(now_s=0.0, rolls=almost_one, turn=0):
+        waits.append(step.wait_s)
+        attempts.failed(failure(), now_s=0.0)
+
+    assert waits == pytest.approx([0, 0.7, 1.1, 1.9], abs=0.001)
 
 
 def test_time_since_the_failure_counts_towards_the_wait():
@@ -270,7 +283,7 @@ def test_a_good_channel_is_reached_past_as_many_bad_ones_as_retries(bad, spare, 
     Several channels in a tier above others are not promised: attempt number means tier.
     """
     ids = list(range(len(bad) + 1))
-    tiers = [ids] if one_tier else [[id] for id in ids]
+    tiers = [ids] if one_tier else [[n] for n in ids]
     attempts = loop(
         *tiers,
         retry_times=len(bad) + spare,
@@ -298,7 +311,7 @@ class Requests(RuleBasedStateMachine):
         longest=st.sampled_from([0.0, 3.0]),
         unavailable=st.sets(st.integers(0, 11), max_size=3),
     )
-    def begin(self, sizes, retry_times, switches, total, longest, unavailable):
+    def begin(self, *, sizes, retry_times, switches, total, longest, unavailable):
         ids = iter(range(12))
         self.tiers = [[next(ids) for _ in range(size)] for size in sizes]
         self.retry_times, self.switches, self.total = retry_times, switches, total
@@ -332,21 +345,21 @@ class Requests(RuleBasedStateMachine):
         self.is_sending = True
 
     def check_step(self, step):
-        id, starts_s = step.channel.id, self.now_s + step.wait_s
-        assert id not in self.unavailable
+        channel_id, starts_s = step.channel.id, self.now_s + step.wait_s
+        assert channel_id not in self.unavailable
         assert step.wait_s >= 0
         if self.sent and self.total:
             assert starts_s <= self.total + NEARLY
-        if id not in self.failed_at:
+        if channel_id not in self.failed_at:
             assert step.wait_s == 0
             return
-        history = self.failed_at[id]
+        history = self.failed_at[channel_id]
         assert all(f.failure_class is not C.TIMEOUT for f, _ in history)
         last, at_s = history[-1]
         hint = last.retry_after_s if (last.retry_after_s or 0) > 0 else None
         assert hint is None or hint <= self.longest
         assert starts_s - at_s >= (hint or 0.3) - NEARLY
-        [tier] = [tier for tier in self.tiers if id in tier]
+        [tier] = [tier for tier in self.tiers if channel_id in tier]
         assert set(tier) <= self.failed_at.keys() | self.unavailable
 
     @precondition(lambda self: self.is_sending)
@@ -354,8 +367,8 @@ class Requests(RuleBasedStateMachine):
     def fail(self, failure, took_s):
         self.now_s += took_s
         self.is_sending = False
-        id, _ = self.sent[-1]
-        self.failed_at.setdefault(id, []).append((failure, self.now_s))
+        channel_id, _ = self.sent[-1]
+        self.failed_at.setdefault(channel_id, []).append((failure, self.now_s))
         decision = self.loop.failed(failure, now_s=self.now_s)
         assert decision.reason
         self.may_go_on = decision.is_retry
@@ -369,9 +382,9 @@ class Requests(RuleBasedStateMachine):
     def stays_within_the_budget(self):
         if not hasattr(self, "loop"):
             return
-        ids = [id for id, _ in self.sent]
+        ids = [channel_id for channel_id, _ in self.sent]
         assert len(ids) <= self.retry_times + 1
-        assert sum(a != b for a, b in zip(ids, ids[1:], strict=False)) <= self.switches
+        assert sum(a != b for a, b in itertools.pairwise(ids)) <= self.switches
         assert [number for _, number in self.sent] == list(range(1, len(ids) + 1))
         assert len(self.loop.failures) == sum(map(len, self.failed_at.values()))
 

@@ -255,8 +255,21 @@ documents = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["error", "message", "type", "code", "param", "status", "detail", "error_msg"]
-                + ["error_code", "status_code", "http_code", "msg", "object"]
+                [
+                    "error",
+                    "message",
+                    "type",
+                    "code",
+                    "param",
+                    "status",
+                    "detail",
+                    "error_msg",
+                    "error_code",
+                    "status_code",
+                    "http_code",
+                    "msg",
+                    "object",
+                ]
             ),
             inner,
             max_size=5,
@@ -300,7 +313,7 @@ def test_whatever_comes_is_a_failure(body, status, headers, provider):
         b'{"error": "' + b"x" * MAX_ERROR_BYTES + b'"}',
         b"\xff\xfe\x00",
         b'{"error": {"message": "\\ud800 \\u0000"}}',
-        "tokens: ".encode() * 30_000,
+        b"tokens: " * 30_000,
     ],
 )
 def test_hostile_bodies_are_failures_too(body):

@@ -417,7 +417,7 @@ chunks = st.fixed_dictionaries(
     optional={
         "choices": st.lists(
             st.fixed_dictionaries(
-                {}, optional={n: documents for n in ("delta", "message", "finish_reason", "text")}
+                {}, optional=dict.fromkeys(("delta", "message", "finish_reason", "text"), documents)
             ),
             max_size=2,
         ),
@@ -433,8 +433,7 @@ anything = st.one_of(st.binary(max_size=60), documents.map(dumped), chunks.map(d
 def test_reading_a_request_raises_nothing_but_its_own_error(body):
     try:
         envelope = DIALECT.read_request(body)
-    except BodyError as error:
-        assert str(error)
+    except BodyError:
         return
     assert envelope.model.strip()
     envelope.model.encode()  # fit for logs and the database

@@ -160,7 +160,7 @@ REASONS = {
     7: {"no attempts left"},
     8: {"status 2xx"},
     9: {"no answer"},
-    10: {"status 504"},
+    10: {"status 504 or 524"},
     11: {"retryable status"},
     12: {"fault of the account"},
 }

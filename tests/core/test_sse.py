@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -29,7 +30,7 @@ def said(raw_events):
 
 def cut_up(wire, cuts):
     edges = sorted({0, len(wire), *(cut % (len(wire) + 1) for cut in cuts)})
-    return [wire[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [wire[a:b] for a, b in itertools.pairwise(edges)]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
