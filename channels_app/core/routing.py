@@ -16,6 +16,9 @@ from channels_app.options import Options
 # Ids of the enabled channels that list a model name, by group and name as written.
 ModelIndex: TypeAlias = dict[tuple[str, str], tuple[int, ...]]
 
+# What a route is kept under: group, model, provider types left out.
+RouteKey: TypeAlias = tuple[str, str, frozenset[str]]
+
 # Routes are worked out once and kept; wildcard models could otherwise fill the memory.
 MAX_CACHED_ROUTES = 20_000
 
@@ -30,33 +33,37 @@ class RoutingTable:
     index: ModelIndex = field(default_factory=dict, repr=False)
     # Wildcard entries by group: prefix → channel ids.
     prefixes: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict, repr=False)
-    _routes: dict[tuple[str, str], Route | None] = field(default_factory=dict, repr=False)
+    # How many channels list a name as written, enabled or not, in whatever group.
+    listed: Mapping[str, int] = field(default_factory=dict, repr=False)
+    listed_patterns: Mapping[str, int] = field(default_factory=dict, repr=False)
+    _routes: dict[RouteKey, Route | None] = field(default_factory=dict, repr=False)
 
-    def route(self, group: str, model: str) -> Route | None:
+    def route(
+        self, group: str, model: str, *, without: frozenset[str] = frozenset()
+    ) -> Route | None:
         """Return the enabled channels that serve `model` in `group`, or None.
 
-        Names match exactly first, then by entries with a trailing `*`.
+        Channels of the provider types in `without` are left out: they do not speak the
+        language of the request. Names match exactly first, then by entries with a
+        trailing `*`.
         """
+        key = (group, model, without)
         try:
-            return self._routes[group, model]
+            return self._routes[key]
         except KeyError:
             pass
-        ids = self.index.get((group, model)) or self._by_prefix(group, model)
+        ids = self._left(self.index.get((group, model), ()), without)
+        ids = ids or self._left(self._by_prefix(group, model), without)
         route = self._tiers(ids) if ids else None
         if len(self._routes) >= MAX_CACHED_ROUTES:
             self._routes.clear()
-        self._routes[group, model] = route
+        self._routes[key] = route
         return route
 
     def knows(self, model: str) -> bool:
-        """Return whether any channel not disabled by hand lists `model`, in any group.
-
-        Looks at every channel: for the error path only.
-        """
-        return any(
-            model_matches(name, model)
-            for channel in self.channels.values()
-            for name in channel.models
+        """Return whether any channel not disabled by hand lists `model`, in any group."""
+        return model in self.listed or any(
+            model_matches(pattern, model) for pattern in self.listed_patterns
         )
 
     def models(self, group: str) -> list[str]:
@@ -69,6 +76,9 @@ class RoutingTable:
             return ()
         found = {i for prefix in entries if model.startswith(prefix) for i in entries[prefix]}
         return tuple(sorted(found))
+
+    def _left(self, ids: Iterable[int], without: frozenset[str]) -> tuple[int, ...]:
+        return tuple(i for i in ids if self.channels[i].provider not in without)
 
     def _tiers(self, ids: Iterable[int]) -> Route:
         by_priority: dict[int, list[ChannelView]] = {}
@@ -88,19 +98,25 @@ class TableBuilder:
         self._groups = dict(base.groups)
         self._options = base.options
         self._index = dict(base.index)
+        self._listed = dict(base.listed)
+        self._listed_patterns = dict(base.listed_patterns)
         self._prefixes = {g: dict(entries) for g, entries in base.prefixes.items()}
 
     def put(self, channel: ChannelView) -> None:
         """Add `channel`, or replace the one with its id."""
         self.remove(channel.id)
         self._channels[channel.id] = channel
+        self._count(channel, step=1)
         if channel.is_enabled:
             self._enter(channel)
 
     def remove(self, channel_id: int) -> None:
         """Take the channel out; nothing happens if it is not there."""
         old = self._channels.pop(channel_id, None)
-        if old is None or not old.is_enabled:
+        if old is None:
+            return
+        self._count(old, step=-1)
+        if not old.is_enabled:
             return
         for group in old.groups:
             for name in old.models:
@@ -131,8 +147,18 @@ class TableBuilder:
             groups=self._groups,
             options=self._options,
             index=self._index,
+            listed=self._listed,
+            listed_patterns=self._listed_patterns,
             prefixes=self._prefixes,
         )
+
+    def _count(self, channel: ChannelView, *, step: int) -> None:
+        """Count the names that `channel` lists up or down; names at 0 go."""
+        for name in channel.models:
+            counts = self._listed_patterns if name.endswith("*") else self._listed
+            counts[name] = counts.get(name, 0) + step
+            if counts[name] <= 0:
+                del counts[name]
 
     def _enter(self, channel: ChannelView) -> None:
         for group in channel.groups:

@@ -58,7 +58,7 @@ def _from_document(document: dict[str, Any]) -> ErrorInfo:
     else:
         source = document
     message = next((source[k] for k in _MESSAGE_KEYS if source.get(k)), "")
-    code = _text(source.get("code", source.get("error_code")))
+    code = _text(source.get("code", source.get("error_code"))) or _code_in_details(source)
     return ErrorInfo(
         is_error=bool(error) or _looks_like_error(document),
         message=message if isinstance(message, str) else json.dumps(message)[:2000],
@@ -67,6 +67,12 @@ def _from_document(document: dict[str, Any]) -> ErrorInfo:
         param=source["param"] if isinstance(source.get("param"), str) else None,
         status=_status(source.get("status_code"), source.get("http_code"), code),
     )
+
+
+def _code_in_details(source: dict[str, Any]) -> str:
+    """Return Anthropic's stable code, which it keeps one level down since 2026-10-21."""
+    details = source.get("details")
+    return _text(details.get("error_code")) if isinstance(details, dict) else ""
 
 
 def _looks_like_error(document: dict[str, Any]) -> bool:
@@ -82,10 +88,10 @@ def _text(value: object) -> str:
 
 
 def _status(*candidates: object) -> int | None:
-    """Return the first candidate that is an HTTP status of an error."""
+    """Return the first candidate that is an HTTP status, but none of success."""
     for value in candidates:
         if isinstance(value, int) or (isinstance(value, str) and value.isascii()):
             text = str(value)
-            if len(text) == 3 and text.isdigit() and 100 <= int(text) <= 599:
+            if len(text) == 3 and text.isdigit() and 100 <= int(text) <= 599 and text[0] != "2":
                 return int(text)
     return None
