@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from django.contrib.auth.models import AbstractUser
 from django.db import models
+from simple_history.models import HistoricalRecords
+
+from billing_app.history import UserHistory
 
 
 class User(AbstractUser):
@@ -19,6 +22,7 @@ class User(AbstractUser):
         default=0,
         help_text="Nano-dollars that the account starts with.",
     )
+    history = UserHistory(excluded_fields=["password", "last_login"])
 
 
 class Token(models.Model):
@@ -43,6 +47,7 @@ class Token(models.Model):
     )
     expires_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
+    history = HistoricalRecords(excluded_fields=["key_hash"])
 
     class Meta:
         ordering = ["user", "name"]

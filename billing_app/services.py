@@ -1,10 +1,13 @@
-"""Writes that have rules: issuing tokens."""
+"""Writes that have rules: issuing tokens, enabling and disabling them."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Collection
 from datetime import datetime
+
+from django.db import transaction
 
 from billing_app.models import Token, User
 
@@ -41,16 +44,35 @@ def token_create(
     `key` None makes a random one (256 bits). Raises ValidationError when the name is
     taken or the key is in use.
     """
-    key = key or new_key()
     token = Token(
         user=user,
         name=name,
-        key_hash=key_hash(key),
-        hint=key_hint(key),
         group=group,
         model_names=list(models),
         expires_at=expires_at,
     )
+    key = token_give_key(token, key=key)
     token.full_clean()
     token.save()
     return token, key
+
+
+def token_give_key(token: Token, *, key: str | None = None) -> str:
+    """Set hash and hint of an unsaved key on `token`; return the key, for its only showing."""
+    key = key or new_key()
+    token.key_hash, token.hint = key_hash(key), key_hint(key)
+    return key
+
+
+@transaction.atomic
+def tokens_set_enabled(*, token_ids: Collection[int], is_enabled: bool) -> int:
+    """Enable or disable tokens by hand; return how many changed.
+
+    Each is saved by itself, so that the snapshot and the history hear of it.
+    """
+    tokens = Token.objects.select_for_update(of=("self",)).filter(pk__in=list(token_ids))
+    changed = [token for token in tokens if token.is_enabled is not is_enabled]
+    for token in changed:
+        token.is_enabled = is_enabled
+        token.save(update_fields=["is_enabled"])
+    return len(changed)

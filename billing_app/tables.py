@@ -98,5 +98,10 @@ def _view(row: dict[str, Any]) -> TokenView:
         group=row["group"] or row["user__group"],
         is_enabled=row["is_enabled"] and row["user__is_active"],
         expires_s=None if expires_at is None else expires_at.timestamp(),
-        models=tuple(row["model_names"] or ()),
+        models=_models(row["model_names"] or []),
     )
+
+
+def _models(names: object) -> tuple[str, ...]:
+    """Return the names; a row that holds something else allows nothing, not all."""
+    return tuple(map(str, names if isinstance(names, list) else [names]))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from django.core.exceptions import ValidationError
-from django.core.validators import URLValidator
 from django.db import models
+from simple_history.models import HistoricalRecords
 
 from channels_app.fields import EncryptedTextField
 from channels_app.options import OptionError, option_spec
@@ -28,6 +28,7 @@ class Group(models.Model):
         default=1,
         help_text="What requests of this group cost, as a multiple of the price.",
     )
+    history = HistoricalRecords()
 
     class Meta:
         ordering = ["name"]
@@ -56,7 +57,6 @@ class Channel(models.Model):
     base_url = models.CharField(
         max_length=300,
         blank=True,
-        validators=[URLValidator(schemes=["http", "https"])],
         help_text="Ends where the provider's own does, e.g. https://host/v1.",
     )
     model_names = models.JSONField(
@@ -97,6 +97,8 @@ class Channel(models.Model):
     )
     test_model = models.CharField(max_length=200, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
+    # A provider type may keep credentials in its settings; history would hold them for ever.
+    history = HistoricalRecords(excluded_fields=["settings"], m2m_fields=("groups",))
 
     class Meta:
         ordering = ["-priority", "name"]
@@ -116,6 +118,7 @@ class ChannelKey(models.Model):
     status = models.CharField(max_length=16, choices=Status.choices, default=Status.ENABLED)
     status_reason = models.CharField(max_length=200, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
+    history = HistoricalRecords(excluded_fields=["value", "value_hash"])
 
     class Meta:
         ordering = ["pk"]
@@ -133,6 +136,7 @@ class Option(models.Model):
     name = models.CharField(max_length=64, unique=True)
     value = models.JSONField()
     updated_at = models.DateTimeField(auto_now=True)
+    history = HistoricalRecords(excluded_fields=["updated_at"])
 
     class Meta:
         ordering = ["name"]

@@ -125,15 +125,31 @@ def _view(row: dict[str, Any], *, keys: list[KeyView], groups: list[str]) -> Cha
         base_url=row["base_url"].rstrip("/"),
         keys=tuple(keys),
         key_mode=row["key_mode"],
-        models=tuple(name for name in row["model_names"] if isinstance(name, str)),
+        models=_models(row),
         groups=tuple(sorted(groups)),
         priority=row["priority"],
         weight=row["weight"],
         is_enabled=row["status"] == Status.ENABLED,
         limits=_limits(row),
         status_map=_status_map(row),
-        settings=MappingProxyType(dict(row["settings"] or {})),
+        settings=_settings(row),
     )
+
+
+def _models(row: dict[str, Any]) -> tuple[str, ...]:
+    names = row["model_names"]
+    if not isinstance(names, list):
+        log.warning("channel models ignored: not a list", channel=row["name"])
+        return ()
+    return tuple(name for name in names if isinstance(name, str))
+
+
+def _settings(row: dict[str, Any]) -> MappingProxyType[str, Any]:
+    settings = row["settings"] or {}
+    if not isinstance(settings, dict):
+        log.warning("channel settings ignored: not an object", channel=row["name"])
+        settings = {}
+    return MappingProxyType(settings)
 
 
 def _limits(row: dict[str, Any]) -> TimeLimits:

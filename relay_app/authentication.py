@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from urllib.parse import unquote_plus
 
 from django.http import HttpRequest
 
@@ -44,4 +45,14 @@ def find_key(request: HttpRequest) -> str:
     for header in ("HTTP_X_API_KEY", "HTTP_X_GOOG_API_KEY"):
         if request.META.get(header):
             return str(request.META[header]).strip()
-    return str(request.GET.get("key", "")).strip()
+    pairs = str(request.META.get("QUERY_STRING", "")).split("&")
+    return next((unquote_plus(p.partition("=")[2]).strip() for p in pairs if _is_key(p)), "")
+
+
+def query_without_key(query: str) -> str:
+    """Return the query string as it came, without the client's own key in it."""
+    return "&".join(pair for pair in query.split("&") if not _is_key(pair))
+
+
+def _is_key(pair: str) -> bool:
+    return unquote_plus(pair.partition("=")[0]) == "key"

@@ -112,9 +112,9 @@ class UpstreamFailed(RelayError):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message, param=failure.param)
         status = failure.seen_status or failure.status or 502
-        # Informational and success statuses, and redirects to elsewhere, are no answer
-        # to a failed request (spec 01 section 5).
-        self.http_status = status if 400 <= status <= 599 else 502
+        # A 2xx would pass for success, and HTTP gives a 304 no body to say more in; what
+        # else lies outside 200-599 is no status of an answer (spec 01 section 5).
+        self.http_status = status if 300 <= status <= 599 and status != 304 else 502
         self.code = failure.code
         self.type = failure.type
         self.retry_after_s = failure.retry_after_s

@@ -31,6 +31,7 @@ def render_error(
         type=error.type,
         code=error.code,
         param=error.param,
+        request_id=request_id,
     )
     response = HttpResponse(
         dialect.error_body(parts),

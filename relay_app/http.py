@@ -20,6 +20,8 @@ class RelayRequest(ASGIRequest):
     def __init__(self, scope: MutableMapping[str, Any], body: bytes, *, is_oversized: bool) -> None:
         super().__init__(scope, BytesIO(body))
         self._body = body
+        if not self.path_info.startswith("/"):
+            self.path_info = f"/{self.path_info}"  # `OPTIONS *`: the resolver wants a path
         self.relay_id = uuid.uuid4().hex
         self.is_oversized = is_oversized
         self.body_limit: int = settings.MAX_REQUEST_BODY_BYTES

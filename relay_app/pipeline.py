@@ -37,6 +37,7 @@ from relay_app.errors import (
     UpstreamTimeout,
     UpstreamUnreachable,
 )
+from relay_app.providers.registry import deaf_to
 from relay_app.request_log import RequestRecord
 
 # Counts the sends of this process: channels whose keys are used in turn follow it.
@@ -59,7 +60,7 @@ async def relay(
     Raises RelayError: the upstream's own failure, or why nothing could be sent.
     """
     loop = AttemptLoop(
-        route=find_route(routing, group=group, model=call.model),
+        route=find_route(routing, group=group, model=call.model, dialect=call.endpoint.dialect),
         options=routing.options,
         started_s=time.monotonic(),
     )
@@ -90,11 +91,19 @@ async def relay(
     return empty
 
 
-def find_route(routing: RoutingTable, *, group: str, model: str) -> Route:
-    """Return the channels for (group, model); raise ModelNotFound or NoChannelAvailable."""
-    route = routing.route(group, model)
+def find_route(routing: RoutingTable, *, group: str, model: str, dialect: str) -> Route:
+    """Return the channels for (group, model) that take bodies of `dialect`.
+
+    Raises ModelNotFound or NoChannelAvailable.
+    """
+    route = routing.route(group, model, without=deaf_to(dialect))
     if route is not None:
         return route
+    if routing.route(group, model) is not None:
+        raise NoChannelAvailable(
+            f"no channel of group {group!r} that serves model {model!r} speaks the API of"
+            f" this path ({dialect})"
+        )
     if routing.knows(model):
         raise NoChannelAvailable(
             f"no channel of group {group!r} can serve model {model!r} at present"

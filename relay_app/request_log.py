@@ -77,7 +77,7 @@ class RequestRecord:
             log.info(
                 "retry: " + self.chain,  # noqa: G003  # the line people grep for
                 request_id=self.request_id,
-                model=self.model,
+                model=cut(self.model),
                 attempts=[_line(tried) for tried in self.attempts],
             )
         event, write = {
@@ -91,7 +91,7 @@ class RequestRecord:
             status=self.status,
             outcome=self.outcome,
             message=cut(self.message),
-            model=self.model,
+            model=cut(self.model),
             token=self.token.name if self.token else None,
             attempts=len(self.attempts),
             duration_ms=round(self.duration_s * 1000),
@@ -105,6 +105,7 @@ class LogWriter:
         self._waiting: deque[RequestRecord] = deque()
         self._thread = DatabaseThread("request-log")
         self._task: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
         self._dropped = 0
 
     def start(self) -> None:
@@ -119,14 +120,15 @@ class LogWriter:
         self._waiting.append(record)
 
     async def flush(self) -> None:
-        """Write all that waits."""
-        while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-            try:
-                await self._thread.run(partial(write_records, batch))
-            except (OperationalError, InterfaceError):
-                self._waiting.extendleft(reversed(batch))
-                raise
+        """Write all that waits; also wait for a batch that is being written."""
+        async with self._lock:
+            while self._waiting:
+                batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+                try:
+                    await self._thread.run(partial(write_records, batch))
+                except (OperationalError, InterfaceError):
+                    self._waiting.extendleft(reversed(batch))
+                    raise
 
     async def close(self) -> None:
         """Write what waits, as far as the database lets us, and end."""
@@ -162,7 +164,7 @@ def write_records(records: Sequence[RequestRecord]) -> None:
         _insert(records)
     except (OperationalError, InterfaceError):
         raise
-    except (DatabaseError, ValueError) as error:
+    except (DatabaseError, ValueError, OverflowError) as error:
         if len(records) == 1:
             request_id = records[0].request_id
             log.error("request log refused", request_id=request_id, error=str(error))

@@ -48,7 +48,7 @@ async def open_runtime() -> Runtime:
 
 async def close_runtime() -> None:
     """Write what waits, close connections, end the background work."""
-    global _runtime  # noqa: PLW0603  # one runtime a process
+    global _runtime  # one runtime a process
     runtime, _runtime = _runtime, None
     if runtime is None:
         return

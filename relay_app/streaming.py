@@ -216,6 +216,7 @@ class AnswerStream:
                 f" (request id: {self._request_id})",
                 type=None,
                 code="stream_interrupted",
+                request_id=self._request_id,
             )
         )
 
@@ -250,7 +251,8 @@ class AnswerStream:
         self._is_finished = self._is_finished or facts.is_finish
         self._is_cut_short = self._is_cut_short or (facts.is_finish and not facts.is_normal_finish)
         self._is_last = self._is_last or facts.is_last
-        self.usage = facts.usage or self.usage
+        if facts.usage is not None:
+            self.usage = self.usage.updated(facts.usage) if self.usage else facts.usage
         self.model = facts.model or self.model
         return facts
 

@@ -79,8 +79,9 @@ class _Stream(httpx.AsyncByteStream):
 class AiohttpTransport(httpx.AsyncBaseTransport):
     """Sends httpx requests through aiohttp and raises httpx's errors only.
 
-    A request on a pooled connection that the peer closed meanwhile, before a byte of
-    the answer, is sent once more on a fresh one: the upstream never saw the first.
+    A request on a pooled connection that breaks before a byte of the answer is sent once
+    more on a fresh one. Nearly always the peer had closed the idle connection and never
+    saw the request; that it broke while it worked on it can't be told apart.
     """
 
     def __init__(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-import orjson
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
@@ -14,7 +13,7 @@ from billing_app.core.types import TokenView
 from channels_app.core.routing import model_matches
 from relay_app import pipeline, runtime
 from relay_app.attempt import Answer
-from relay_app.authentication import authenticate
+from relay_app.authentication import authenticate, query_without_key
 from relay_app.core.types import Call, Endpoint
 from relay_app.dialects.base import BodyError, Dialect
 from relay_app.dialects.registry import DIALECTS
@@ -34,8 +33,8 @@ from relay_app.http import RelayRequest, StreamResponse
 from relay_app.request_log import CLIENT_GONE, CLIENT_LEFT, RequestRecord
 from relay_app.streaming import AnswerStream
 
-# Headers of clients that may go upstream.
-FORWARDED = ("openai-beta",)
+# Headers of clients that may go upstream; each provider type takes those it understands.
+FORWARDED = ("openai-beta", "anthropic-version", "anthropic-beta")
 # nginx buffers a proxied body unless told not to, which would hold back the stream.
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
@@ -66,6 +65,8 @@ class DialectView(AsyncAPIView):
         if not isinstance(response, StreamResponse):
             self._end(status=response.status_code, outcome="ok")
         response["X-Relay-Attempts"] = str(len(self.record.attempts))
+        if self.dialect.request_id_header:
+            response[self.dialect.request_id_header] = self.record.request_id
 
     def abandoned(self) -> None:
         """End the record of a client that hung up."""
@@ -143,7 +144,7 @@ class RelayView(DialectView):
             is_stream=envelope.is_stream,
             body=request.body,
             content_type=request.META.get("CONTENT_TYPE") or "application/json",
-            query=_query_without_key(request),
+            query=query_without_key(str(request.META.get("QUERY_STRING", ""))),
             headers=_forwarded(request),
         )
 
@@ -170,23 +171,25 @@ class RelayView(DialectView):
 
 
 class ModelsView(DialectView):
-    """GET /v1/models: the names that this token may use."""
+    """GET /v1/models: the names that this token may use.
+
+    Anthropic's SDKs ask under the same path; their version header tells them apart.
+    """
+
+    @property
+    def dialect(self) -> Dialect:
+        is_anthropic = "HTTP_ANTHROPIC_VERSION" in self.relay_request.META
+        return DIALECTS["anthropic" if is_anthropic else "openai"]
 
     async def get(self, request: Request) -> HttpResponseBase:
-        """Return them in OpenAI's list form."""
+        """Return them in the dialect's list form."""
         token = await self.authenticate()
         names = [
             name
             for name in self.snapshot.routing.models(token.group)
             if not token.models or any(model_matches(m, name) for m in token.models)
         ]
-        document = {
-            "object": "list",
-            "data": [
-                {"id": name, "object": "model", "created": 0, "owned_by": "relay"} for name in names
-            ],
-        }
-        return HttpResponse(orjson.dumps(document), content_type="application/json")
+        return HttpResponse(self.dialect.model_list(names), content_type="application/json")
 
 
 class UnknownPathView(DialectView):
@@ -221,14 +224,6 @@ def _forwarded(request: HttpRequest) -> Mapping[str, str]:
     found = {}
     for name in FORWARDED:
         value = request.META.get("HTTP_" + name.upper().replace("-", "_"))
-        if value:
+        if value and value.isascii():  # others can't be sent, and would blame the key
             found[name] = value
     return MappingProxyType(found)
-
-
-def _query_without_key(request: HttpRequest) -> str:
-    """Return the query string as it came, without the client's own token in it."""
-    query = str(request.META.get("QUERY_STRING", ""))
-    if "key=" not in query:
-        return query
-    return "&".join(p for p in query.split("&") if not p.startswith("key="))

@@ -21,7 +21,7 @@ from relayproject.handler import LeanHandler, Receive, Scope, Send  # noqa: E402
 log = structlog.get_logger(__name__)
 
 # What Django serves with its middleware; all other paths are the relay's.
-DJANGO_PATHS = ("/admin", "/static/")
+DJANGO_PATHS = ("/admin/", "/static/")
 
 _django: Any = get_asgi_application()
 _relay = LeanHandler()
@@ -33,7 +33,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await _lifespan(receive, send)
     elif scope["type"] != "http":
         await send({"type": "websocket.close", "code": 1000})
-    elif scope["path"].startswith(DJANGO_PATHS):
+    elif scope["path"].startswith(DJANGO_PATHS) or scope["path"] == "/admin":
         await _django(scope, receive, send)
     else:
         await _relay(scope, receive, send)

@@ -14,6 +14,7 @@ from typing import Any
 import django_stubs_ext
 from cryptography.fernet import Fernet
 from django.core.management.utils import get_random_secret_key
+from django.templatetags.static import static
 
 from relayproject import env, secret_store
 
@@ -164,7 +165,27 @@ AUTH_PASSWORD_VALIDATORS = [
     for name in ("MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
 ]
 
-UNFOLD = {"SITE_TITLE": "Relay", "SITE_HEADER": "Relay"}
+UNFOLD = {
+    "SITE_TITLE": "Relay",
+    "SITE_HEADER": "Relay",
+    "SITE_SYMBOL": "alt_route",
+    "SITE_URL": None,  # the relay's own root answers clients, not browsers
+    "SHOW_VIEW_ON_SITE": False,
+    "SITE_FAVICONS": [
+        {
+            "rel": "icon",
+            "type": "image/svg+xml",
+            "href": lambda _request: static("relay_app/favicon.svg"),
+        }
+    ],
+    "STYLES": [lambda _request: static("relay_app/admin.css")],
+    "COMMAND": {"search_callback": "relay_app.admin.navigation.search"},
+    "SIDEBAR": {
+        "show_search": True,
+        "command_search": True,
+        "navigation": "relay_app.admin.navigation.sidebar",
+    },
+}
 
 # -- Language and time ---------------------------------------------------------------
 

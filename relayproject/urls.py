@@ -5,6 +5,9 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import path
 
+from relay_app.admin.why import why
+
 urlpatterns = [
+    path("admin/why/", admin.site.admin_view(why), name="why"),
     path("admin/", admin.site.urls),
 ]

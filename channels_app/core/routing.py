@@ -21,6 +21,7 @@ RouteKey: TypeAlias = tuple[str, str, frozenset[str]]
 
 # Routes are worked out once and kept; wildcard models could otherwise fill the memory.
 MAX_CACHED_ROUTES = 20_000
+MAX_CACHED_NAME = 200  # names that clients make up can be of any length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class RoutingTable:
     # How many channels list a name as written, enabled or not, in whatever group.
     listed: Mapping[str, int] = field(default_factory=dict, repr=False)
     listed_patterns: Mapping[str, int] = field(default_factory=dict, repr=False)
-    _routes: dict[RouteKey, Route | None] = field(default_factory=dict, repr=False)
+    _routes: dict[RouteKey, Route] = field(default_factory=dict, repr=False)
 
     def route(
         self, group: str, model: str, *, without: frozenset[str] = frozenset()
@@ -54,10 +55,13 @@ class RoutingTable:
             pass
         ids = self._left(self.index.get((group, model), ()), without)
         ids = ids or self._left(self._by_prefix(group, model), without)
-        route = self._tiers(ids) if ids else None
-        if len(self._routes) >= MAX_CACHED_ROUTES:
-            self._routes.clear()
-        self._routes[key] = route
+        if not ids:
+            return None
+        route = self._tiers(ids)
+        if len(model) <= MAX_CACHED_NAME:
+            if len(self._routes) >= MAX_CACHED_ROUTES:
+                self._routes.clear()
+            self._routes[key] = route
         return route
 
     def knows(self, model: str) -> bool:

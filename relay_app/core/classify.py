@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from channels_app.core.types import Failure, FailureClass
@@ -54,6 +54,22 @@ WORDS: Mapping[str, FailureClass] = {
     "ratelimitreached": C.RATE_LIMIT,
     "timeouterror": C.TIMEOUT,
     "requesttimeout": C.TIMEOUT,
+}
+
+# What these say about errors that come under a status of their own, the status says
+# better; inside a 200 they are all there is (Anthropic's types, gRPC's statuses).
+WORDS_WITHOUT_STATUS: Mapping[str, FailureClass] = {
+    "invalidrequesterror": C.INVALID_REQUEST,
+    "notfounderror": C.INVALID_REQUEST,
+    "requesttoolarge": C.INVALID_REQUEST,
+    "conflicterror": C.INVALID_REQUEST,
+    "permissionerror": C.AUTH,
+    "invalidargument": C.INVALID_REQUEST,
+    "failedprecondition": C.INVALID_REQUEST,
+    "notfound": C.INVALID_REQUEST,
+    "permissiondenied": C.AUTH,
+    "unauthenticated": C.AUTH,
+    "resourceexhausted": C.RATE_LIMIT,
 }
 
 # Words that a provider uses for something else than the rest of the world.
@@ -206,9 +222,8 @@ def _status_inside_success(info: ErrorInfo, provider: str) -> int:
         _by_wording_of_account(info.message, 400)
         or _by_structure(info, provider)
         or _by_wording(info.message, 400)
+        or next((found for word in _words(info) if (found := WORDS_WITHOUT_STATUS.get(word))), None)
     )
-    if failure_class is None and info.type == "invalid_request_error":
-        failure_class = C.INVALID_REQUEST
     return STATUS_OF_CLASS.get(failure_class, 502) if failure_class else 502
 
 
@@ -223,12 +238,17 @@ def _class_of(info: ErrorInfo, *, status: int, provider: str) -> FailureClass:
 
 def _by_structure(info: ErrorInfo, provider: str) -> FailureClass | None:
     own = WORDS_BY_PROVIDER.get(provider, {})
-    for raw in (info.code, info.type):
-        word = re.sub(r"[\W_]", "", raw).lower()
+    for word in _words(info):
         found = own.get(word) or WORDS.get(word)
         if found is not None:
             return found
     return None
+
+
+def _words(info: ErrorInfo) -> Iterator[str]:
+    """Yield code and type as the tables write them."""
+    for raw in (info.code, info.type):
+        yield re.sub(r"[\W_]", "", raw).lower()
 
 
 def _by_wording_of_account(message: str, status: int) -> FailureClass | None:

@@ -36,10 +36,26 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens that an upstream reported."""
+    """Tokens that an upstream reported, as its dialect counts them: OpenAI's input holds
+    the cached part, Anthropic's does not. Cache writes are reported by Anthropic only.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    def updated(self, later: Usage) -> Usage:
+        """Return what both reports of one answer say: `later` where it says something.
+
+        Anthropic tells the input at the beginning of a stream and the output at its end.
+        """
+        return Usage(
+            input_tokens=later.input_tokens or self.input_tokens,
+            output_tokens=later.output_tokens or self.output_tokens,
+            cached_input_tokens=later.cached_input_tokens or self.cached_input_tokens,
+            cache_write_tokens=later.cache_write_tokens or self.cache_write_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
 from relay_app.core.types import AnswerFacts, EventFacts
-
 
 TOO_DEEP = "the request body is nested too deeply"
 
@@ -40,6 +40,7 @@ class ErrorParts:
     type: str | None
     code: str | None
     param: str | None = None
+    request_id: str = ""
 
 
 class Dialect(Protocol):
@@ -47,6 +48,8 @@ class Dialect(Protocol):
 
     # What a stream ends with when the upstream left its last event out; may be empty.
     stream_end: bytes
+    # Where its SDKs look for the id of a request, beside X-Request-Id; may be empty.
+    request_id_header: str
 
     def read_request(self, body: bytes) -> Envelope:
         """Return what routing needs; raise BodyError."""
@@ -56,6 +59,9 @@ class Dialect(Protocol):
 
     def read_event(self, data: bytes | None, name: bytes) -> EventFacts:
         """Return what one event of a stream says; `data` None: only comments."""
+
+    def model_list(self, names: Sequence[str]) -> bytes:
+        """Return the JSON body that lists models."""
 
     def error_body(self, parts: ErrorParts) -> bytes:
         """Return the JSON body of an error answer."""

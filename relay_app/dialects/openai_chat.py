@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -97,6 +98,7 @@ class OpenAIChat:
     """POST /v1/chat/completions and whatever is compatible with it."""
 
     stream_end = b"data: [DONE]\n\n"
+    request_id_header = ""
 
     def read_request(self, body: bytes) -> Envelope:
         request: _Request = decode_envelope(_decode_request, body)
@@ -135,6 +137,10 @@ class OpenAIChat:
             model=answer.model or "",
             usage=_usage(answer),
         )
+
+    def model_list(self, names: Sequence[str]) -> bytes:
+        rows = [{"id": n, "object": "model", "created": 0, "owned_by": "relay"} for n in names]
+        return orjson.dumps({"object": "list", "data": rows})
 
     def error_body(self, parts: ErrorParts) -> bytes:
         document = {
@@ -206,8 +212,9 @@ def _tolerant(document: Any) -> _Answer | None:
 def _tolerant_usage(usage: dict[str, Any]) -> _Usage:
     def count(name: str) -> int | None:
         value = usage.get(name)
-        is_count = isinstance(value, int | float) and -MAX_TOKENS <= value <= MAX_TOKENS
-        return int(value) if is_count else None
+        if isinstance(value, int | float) and -MAX_TOKENS <= value <= MAX_TOKENS:
+            return int(value)
+        return None
 
     return _Usage(
         prompt_tokens=count("prompt_tokens"), completion_tokens=count("completion_tokens")

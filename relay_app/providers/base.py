@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Protocol
 
@@ -31,6 +32,11 @@ class Adapter(Protocol):
 def parse_url(url: str) -> httpx.URL:
     """Return the parsed URL; parsing costs more than the rest of a request's set-up."""
     return httpx.URL(url)
+
+
+def headers_for(call: Call, names: Iterable[str]) -> dict[str, str]:
+    """Return those of the client's headers that a provider of this type understands."""
+    return {name: call.headers[name] for name in names if name in call.headers}
 
 
 def upstream_url(call: Call, base_url: str) -> httpx.URL:

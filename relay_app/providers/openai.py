@@ -6,7 +6,10 @@ import httpx
 
 from channels_app.core.types import ChannelView, KeyView
 from relay_app.core.types import Call
-from relay_app.providers.base import USER_AGENT, upstream_url
+from relay_app.providers.base import USER_AGENT, headers_for, upstream_url
+
+# Headers of clients that it understands.
+FORWARDED = ("openai-beta",)
 
 
 class OpenAIAdapter:
@@ -29,6 +32,6 @@ class OpenAIAdapter:
                 "Accept": "text/event-stream" if call.is_stream else "application/json",
                 "Accept-Encoding": "identity",
                 "User-Agent": USER_AGENT,
-                **call.headers,
+                **headers_for(call, FORWARDED),
             },
         )

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from functools import cache
 
+from relay_app.providers.anthropic import AnthropicAdapter
 from relay_app.providers.base import Adapter
 from relay_app.providers.openai import OpenAIAdapter
 from relay_app.providers.simulated import SimulatedAdapter
 
 ADAPTERS: Mapping[str, Adapter] = {
     "openai": OpenAIAdapter(),
+    "anthropic": AnthropicAdapter(),
     "simulated": SimulatedAdapter(),
 }
+
+
+@cache
+def deaf_to(dialect: str) -> frozenset[str]:
+    """Return the provider types that cannot take bodies of `dialect`."""
+    return frozenset(name for name, adapter in ADAPTERS.items() if dialect not in adapter.dialects)
 
 
 def unknown_provider(name: str) -> str | None:

@@ -29,11 +29,11 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 import httpx
-import orjson
 
 from channels_app.core.types import ChannelView, KeyView
 from relay_app.core.types import Call
 from relay_app.providers.base import parse_url
+from relay_app.providers.simulated_answers import ANSWERS, OVERLOADED, Answer
 
 DEFAULT_CHUNKS = 4
 _NUMBERED = ("status", "every", "delay", "chunks", "gap", "cut", "stall", "retryafter")
@@ -75,7 +75,7 @@ def parse_behaviour(text: str) -> Behaviour:
 class SimulatedAdapter:
     """Hands the call to `SimulatedTransport` in the request's extensions."""
 
-    dialects = frozenset({"openai"})
+    dialects = frozenset(ANSWERS)
     base_url_suffix = ""
     needs_base_url = False
     needs_key = False
@@ -99,6 +99,7 @@ class SimulatedTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         call: Call = request.extensions["relay_call"]
         channel: ChannelView = request.extensions["relay_channel"]
+        answer = ANSWERS[call.endpoint.dialect](call, channel)
         setting = str(channel.settings.get("behaviour", ""))
         behaviour = parse_behaviour(f"{setting}-{call.model}")
         is_faulty = next(self._counts[channel.id]) % behaviour.every == 0
@@ -106,19 +107,19 @@ class SimulatedTransport(httpx.AsyncBaseTransport):
         if is_faulty and behaviour.refuse:
             raise httpx.ConnectError("simulated: connection refused", request=request)
         if is_faulty and behaviour.status:
-            return _error_answer(behaviour)
+            return _error_answer(answer, behaviour)
         if call.is_stream:
             return httpx.Response(
                 200,
                 headers={"Content-Type": "text/event-stream"},
-                stream=_Pieces(call, channel, behaviour, is_faulty=is_faulty),
+                stream=_Pieces(answer, behaviour, is_faulty=is_faulty),
             )
         if is_faulty and (behaviour.cut or behaviour.stall):
             return httpx.Response(200, stream=_Broken(behaviour))
         return httpx.Response(
             200,
             headers={"Content-Type": "application/json"},
-            content=_whole(call, channel, behaviour, is_faulty=is_faulty),
+            content=_whole(answer, behaviour, is_faulty=is_faulty),
         )
 
 
@@ -134,42 +135,27 @@ class _Broken(httpx.AsyncByteStream):
 
 
 class _Pieces(httpx.AsyncByteStream):
-    """A stream of chat chunks that behaves as told."""
+    """A streamed answer that behaves as told."""
 
-    def __init__(
-        self, call: Call, channel: ChannelView, behaviour: Behaviour, *, is_faulty: bool
-    ) -> None:
-        self._call = call
-        self._channel = channel
+    def __init__(self, answer: Answer, behaviour: Behaviour, *, is_faulty: bool) -> None:
+        self._answer = answer
         self._behaviour = behaviour
         self._is_faulty = is_faulty
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        behaviour = self._behaviour
+        answer, behaviour = self._answer, self._behaviour
         if self._is_faulty and behaviour.error:
-            yield _event({"error": _overloaded()})
+            yield answer.error_event(OVERLOADED)
             return
-        yield self._chunk({"role": "assistant", "content": ""})
-        words = [] if self._is_faulty and behaviour.empty else _words(self._channel)
-        pieces = list(itertools.islice(itertools.cycle(words), behaviour.chunks))
-        for number, word in enumerate(pieces if words else [], start=1):
-            yield self._chunk({"content": word})
+        yield answer.beginning()
+        words = [] if self._is_faulty and behaviour.empty else answer.words
+        pieces = list(itertools.islice(itertools.cycle(words), behaviour.chunks)) if words else []
+        for number, word in enumerate(pieces, start=1):
+            yield answer.piece(word)
             if self._is_faulty and number in (behaviour.cut, behaviour.stall):
                 await _break(behaviour)
             await asyncio.sleep(behaviour.gap / 1000)
-        yield self._chunk({}, finish_reason="stop")
-        yield b"data: [DONE]\n\n"
-
-    def _chunk(self, delta: object, finish_reason: str | None = None) -> bytes:
-        return _event(
-            {
-                "id": f"chatcmpl-{self._call.request_id}",
-                "object": "chat.completion.chunk",
-                "created": 0,
-                "model": self._call.model,
-                "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}],
-            }
-        )
+        yield answer.ending(output_tokens=len(pieces))
 
 
 async def _break(behaviour: Behaviour) -> None:
@@ -178,58 +164,16 @@ async def _break(behaviour: Behaviour) -> None:
     raise httpx.ReadError("simulated: connection reset")
 
 
-def _words(channel: ChannelView) -> list[str]:
-    return [word + " " for word in f"Hello from channel {channel.name}.".split()]
-
-
-def _overloaded() -> dict[str, object]:
-    return {
-        "message": "simulated: overloaded",
-        "type": "overloaded_error",
-        "param": None,
-        "code": "overloaded",
-    }
-
-
-def _error_answer(behaviour: Behaviour) -> httpx.Response:
-    error = {
-        "message": f"simulated: status {behaviour.status}",
-        "type": "simulated_error",
-        "param": None,
-        "code": None,
-    }
+def _error_answer(answer: Answer, behaviour: Behaviour) -> httpx.Response:
     headers = {"Content-Type": "application/json"}
     if behaviour.retryafter:
         headers["Retry-After"] = str(behaviour.retryafter)
-    return httpx.Response(behaviour.status, headers=headers, json={"error": error})
+    problem = {"message": f"simulated: status {behaviour.status}", "type": "simulated_error"}
+    return httpx.Response(behaviour.status, headers=headers, content=answer.error(problem))
 
 
-def _whole(call: Call, channel: ChannelView, behaviour: Behaviour, *, is_faulty: bool) -> bytes:
+def _whole(answer: Answer, behaviour: Behaviour, *, is_faulty: bool) -> bytes:
     if is_faulty and behaviour.error:
-        return orjson.dumps({"error": _overloaded()})
-    text = "" if is_faulty and behaviour.empty else "".join(_words(channel)).strip()
-    output_tokens = len(text.split())
-    return orjson.dumps(
-        {
-            "id": f"chatcmpl-{call.request_id}",
-            "object": "chat.completion",
-            "created": 0,
-            "model": call.model,
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": text},
-                    "finish_reason": "stop",
-                }
-            ],
-            "usage": {
-                "prompt_tokens": 8,
-                "completion_tokens": output_tokens,
-                "total_tokens": 8 + output_tokens,
-            },
-        }
-    )
-
-
-def _event(document: object) -> bytes:
-    return b"data: " + orjson.dumps(document) + b"\n\n"
+        return answer.error(OVERLOADED)
+    text = "" if is_faulty and behaviour.empty else "".join(answer.words).strip()
+    return answer.whole(text, output_tokens=len(text.split()))

@@ -178,6 +178,17 @@ def test_a_provider_may_mean_something_else_by_a_code():
         (error("x", code="model_not_found"), 400, C.UNKNOWN_MODEL),
         (error("x", code="context_length_exceeded"), 400, C.CONTEXT_WINDOW),
         (error("x", code="content_filter"), 400, C.CONTENT_FILTER),
+        (error("x", type="not_found_error"), 400, C.INVALID_REQUEST),
+        (error("model: x-1", type="not_found_error"), 400, C.UNKNOWN_MODEL),
+        (error("x", type="request_too_large"), 400, C.INVALID_REQUEST),
+        (error("x", type="permission_error"), 401, C.AUTH),
+        (error("x", type="billing_error"), 429, C.QUOTA),
+        (error("x", type="rate_limit_error"), 429, C.RATE_LIMIT),
+        (error("x", status="INVALID_ARGUMENT"), 400, C.INVALID_REQUEST),
+        (error("x", status="RESOURCE_EXHAUSTED"), 429, C.RATE_LIMIT),
+        (error("x", status="UNAUTHENTICATED"), 401, C.AUTH),
+        (error("x", type="timeout_error"), 502, C.TIMEOUT),
+        (error("x", type="api_error"), 502, C.SERVER),
         (error("x", type="overloaded_error"), 502, C.SERVER),
         (error("something"), 502, C.SERVER),
         # A spent account outranks the code it comes under, for the status too.
@@ -203,6 +214,16 @@ def test_what_the_error_says_is_kept():
     assert failure.param == "messages"
     assert failure.upstream_request_id == "r" * 100
     assert failure.retry_after_s == 7
+
+
+def test_the_code_of_anthropic_is_found_one_level_down():
+    """Its place since 2026-10-21; a code beside the message comes first."""
+    details = {"error_code": "compaction_unavailable", "x": 1}
+
+    assert classify(error("x", details=details)).code == "compaction_unavailable"
+    assert classify(error("x", code="c", details=details)).code == "c"
+    for odd in (None, [], "x", {}, {"error_code": {}}):
+        assert classify(error("x", details=odd)).code is None
 
 
 def test_secrets_do_not_come_along():

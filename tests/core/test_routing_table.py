@@ -12,11 +12,11 @@ from channels_app.core.types import ChannelView, GroupView
 from channels_app.options import Options
 
 
-def channel(id, *models, groups=("default",), priority=0, is_enabled=True):
+def channel(id, *models, groups=("default",), priority=0, is_enabled=True, provider="openai"):
     return ChannelView(
         id=id,
         name=f"c{id}",
-        provider="openai",
+        provider=provider,
         base_url="",
         models=models,
         groups=tuple(groups),
@@ -280,3 +280,40 @@ def test_a_route_holds_exactly_the_enabled_channels_that_match(channels):
                 exact = set()
             found = tiers(where, group, model)
             assert {i for tier in found or [] for i in tier} == (exact or wild)
+
+
+NOT_OPENAI, NOT_ANTHROPIC = frozenset({"openai"}), frozenset({"anthropic"})
+
+
+def ids(route):
+    return route and [[channel.id for channel in tier] for tier in route.tiers]
+
+
+def test_channels_of_types_that_are_left_out_are_no_part_of_the_route():
+    where = table(
+        channel(1, "m", priority=9),
+        channel(2, "m", provider="anthropic"),
+        channel(3, "m", provider="other"),
+    )
+
+    assert ids(where.route("default", "m")) == [[1], [2, 3]]
+    assert ids(where.route("default", "m", without=NOT_OPENAI)) == [[2, 3]]
+    assert ids(where.route("default", "m", without=NOT_ANTHROPIC)) == [[1], [3]]
+    assert where.route("default", "m", without=NOT_OPENAI | {"anthropic", "other"}) is None
+
+
+def test_a_wildcard_serves_where_the_exact_name_is_left_out():
+    where = table(channel(1, "m"), channel(2, "*", provider="anthropic"))
+
+    assert ids(where.route("default", "m", without=NOT_OPENAI)) == [[2]]
+    assert ids(where.route("default", "m", without=NOT_ANTHROPIC)) == [[1]]
+
+
+def test_routes_are_kept_apart_by_what_is_left_out():
+    where = table(channel(1, "m"), channel(2, "m", provider="anthropic"))
+
+    first = where.route("default", "m", without=NOT_OPENAI)
+
+    assert where.route("default", "m", without=frozenset(["openai"])) is first
+    assert where.route("default", "m", without=NOT_ANTHROPIC) is not first
+    assert where.route("default", "m") is not first

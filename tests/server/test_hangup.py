@@ -55,6 +55,14 @@ def wait_until(condition, *, within_s: float = SETTLE_S) -> bool:
     return True
 
 
+@pytest.fixture(autouse=True)
+def settled(world):
+    """No request outlives its test: its row would turn up in the next one."""
+    tasks = world.relay.tasks()
+    yield
+    assert wait_until(lambda: world.relay.tasks() <= tasks)
+
+
 def only_row(world):
     """Return the row of the one request, as soon as it is written."""
     from relay_app.models import RequestLog
@@ -150,7 +158,9 @@ def test_a_hang_up_while_the_body_is_sent_leaves_nothing(world):
     tasks = settled_tasks(world)
 
     with socket.create_connection(("127.0.0.1", int(client.url.rpartition(":")[2]))) as half:
-        half.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        half.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+        )
         time.sleep(0.1)
 
     assert wait_until(lambda: world.relay.tasks() <= tasks)
@@ -174,7 +184,9 @@ def test_no_task_is_left_after_many_hang_ups(world):
 
     clients = []
     for n in range(50):
-        world.upstream.script("a", (SLOW_STREAM, silent(), stream([chunk("x")], end="stall"))[n % 3])
+        world.upstream.script(
+            "a", (SLOW_STREAM, silent(), stream([chunk("x")], end="stall"))[n % 3]
+        )
         client = RawClient(world.client, is_stream=True)
         clients.append(client)
         seen_by_upstream(world, n + 1)

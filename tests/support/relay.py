@@ -93,5 +93,13 @@ class Client:
         document = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
         return self.http.post("/v1/chat/completions", json={**document, **fields})
 
+    def messages(self, model: str = "m", **fields: Any) -> httpx.Response:
+        document = {
+            "model": model,
+            "max_tokens": 9,
+            "messages": [{"role": "user", "content": "hi"}],
+        }
+        return self.http.post("/v1/messages", json={**document, **fields})
+
     def post(self, body: bytes, **options: Any) -> httpx.Response:
         return self.http.post("/v1/chat/completions", content=body, **options)

@@ -1,0 +1,10 @@
+"""The admin: pages of all three apps, for the people who run the relay.
+
+They live here because their forms hold the apps against each other: the group of a token
+must exist, the type of a channel must have an adapter, and fields are checked by the code
+that reads configuration files.
+"""
+
+from relay_app.admin import channels, groups, options, requests, tokens, users
+
+__all__ = ["channels", "groups", "options", "requests", "tokens", "users"]

@@ -1,0 +1,152 @@
+"""What the admin's pages have in common: history, columns, links, actions.
+
+Unfold and simple_history ship no types; what is used of them passes through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from django.contrib.admin import ShowFacets
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from simple_history.admin import SimpleHistoryAdmin
+from unfold.admin import ModelAdmin
+from unfold.decorators import action, display
+
+F = TypeVar("F", bound=Callable[..., Any])
+EMPTY = "–"  # noqa: RUF001 - a dash stands for nothing
+
+
+class PlainAdmin(ModelAdmin):  # type: ignore[misc]  # unfold is untyped
+    """An unfold page with the project's ways of showing a list."""
+
+    list_per_page = 50
+    list_filter_submit = True
+    # Counts beside each choice of a filter cost a scan of the table for each.
+    show_facets = ShowFacets.NEVER
+    empty_value_display = EMPTY
+
+
+class HistoryAdmin(SimpleHistoryAdmin, PlainAdmin):  # type: ignore[misc]  # untyped
+    """A page whose rows keep a history, to be read only.
+
+    Versions can't be brought back: that would write rows past the services, and a version
+    lacks what is secret.
+    """
+
+    object_history_list_template = "relay_app/admin/history_list.html"
+
+    def revert_disabled(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return True: history is for reading."""
+        return True
+
+    def history_form_view(
+        self, request: HttpRequest, object_id: str, version_id: str, extra_context: Any = None
+    ) -> HttpResponse:
+        """Lead to the list of changes, which says all that a version's page would."""
+        return HttpResponseRedirect(page_of(self.model, object_id, "history"))
+
+
+class ReadOnly:
+    """No adding, no changing: the rows say what happened."""
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return False."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return False."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Return False."""
+        return False
+
+
+def column(
+    description: str,
+    *,
+    ordering: Any = None,
+    label: Mapping[str, str] | bool | None = None,
+    boolean: bool | None = None,
+) -> Callable[[F], F]:
+    """Return a decorator for a column; `label` maps its values to colours of a badge."""
+
+    def decorate(function: F) -> F:
+        shown: F = display(
+            function, description=description, ordering=ordering, label=label, boolean=boolean
+        )
+        return shown
+
+    return decorate
+
+
+def list_action(description: str, *, permissions: Iterable[str]) -> Callable[[F], F]:
+    """Return a decorator for an action on the rows that are ticked in a list."""
+
+    def decorate(function: F) -> F:
+        done: F = action(description=description, permissions=list(permissions))(function)
+        return done
+
+    return decorate
+
+
+def button(
+    description: str,
+    *,
+    icon: str,
+    permissions: Iterable[str],
+    question: str,
+    form_class: type[Any] | None = None,
+) -> Callable[[F], F]:
+    """Return a decorator for a button of one row that asks before it acts.
+
+    The dialog also makes it a POST with a CSRF token; unfold's plain buttons are links.
+    """
+
+    def decorate(function: F) -> F:
+        dialog = {
+            "title": description,
+            "description": question,
+            "form_class": form_class,
+            "form_submit_text": description,
+        }
+        done: F = action(
+            description=description, icon=icon, permissions=list(permissions), dialog=dialog
+        )(function)
+        return done
+
+    return decorate
+
+
+def go_to(request: HttpRequest, url: str) -> HttpResponse:
+    """Return the answer of a dialog that leads on to `url`."""
+    if request.headers.get("HX-Request"):  # htmx follows redirects itself, into the dialog
+        return HttpResponse(headers={"HX-Redirect": url})
+    return HttpResponseRedirect(url)
+
+
+def page_of(model: type[Model], pk: object, page: str = "change") -> str:
+    """Return the address of a row's page."""
+    return reverse(f"admin:{model._meta.label_lower.replace('.', '_')}_{page}", args=(pk,))  # noqa: SLF001 - public API
+
+
+def list_of_rows(model: type[Model], query: str = "") -> str:
+    """Return the address of a list, with a query string such as `group=default`."""
+    url = reverse(f"admin:{model._meta.label_lower.replace('.', '_')}_changelist")  # noqa: SLF001 - public API
+    return f"{url}?{query}" if query else url
+
+
+def link(url: str, text: object) -> SafeString:
+    """Return a link in the admin's colours."""
+    return format_html('<a class="relay-link" href="{}">{}</a>', url, text)
+
+
+def links(pairs: Iterable[tuple[str, object]]) -> SafeString | str:
+    """Return links with commas between them, or the sign for nothing."""
+    return format_html_join(", ", "{}", ((link(url, text),) for url, text in pairs)) or EMPTY

@@ -1,0 +1,204 @@
+"""Forms of a channel and of its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from unfold.admin import TabularInline
+from unfold.forms import BaseDialogForm, PaginationInlineFormSet
+from unfold.widgets import (
+    UnfoldAdminPasswordWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextInputWidget,
+)
+
+from channels_app.models import Channel, ChannelKey, Status
+from channels_app.services import secret_hash, secret_hint
+from relay_app.admin.base import column
+from relay_app.admin.fields import MappingField, ModelNamesField, checked
+from relay_app.config_channels import with_suffix
+from relay_app.config_fields import (
+    base_url,
+    json_mapping,
+    secret,
+    status_mapping,
+    text,
+    timeouts,
+    without_password,
+)
+from relay_app.providers.registry import ADAPTERS
+
+
+def provider_choices() -> Iterator[tuple[str, str]]:
+    """Yield the provider types, after an empty choice."""
+    yield "", "Select the type"
+    for name in ADAPTERS:
+        yield name, name
+
+
+class ChannelForm(forms.ModelForm[Channel]):
+    """A channel, checked as a configuration file would be.
+
+    `notices` says what was added to the address.
+    """
+
+    provider = forms.ChoiceField(
+        label="Type",
+        choices=provider_choices,
+        widget=UnfoldAdminSelectWidget(),
+        help_text="The dialect that the upstream speaks.",
+    )
+    model_names = ModelNamesField(
+        label="Models",
+        help_text="One name a line. A * at the end matches any ending: gpt-4o-*",
+    )
+    timeouts = MappingField(
+        check=timeouts,
+        help_text="Seconds for any of connect, first_byte, first_token, idle, response, total. "
+        'What is missing takes the option, 0 is no limit: {"first_byte": 10}',
+    )
+    status_code_mapping = MappingField(
+        check=status_mapping,
+        help_text='Upstream statuses to treat as others (400-599): {"400": 500}',
+    )
+    settings = MappingField(check=json_mapping, help_text="What the type needs besides, as JSON.")
+
+    class Meta:
+        model = Channel
+        exclude = ("status_reason", "status_changed_at")  # noqa: DJ006 - the page lists its fields
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.notices: list[str] = []
+        if "status" in self.fields:  # only the relay disables automatically
+            by_hand = [(s.value, s.label) for s in (Status.ENABLED, Status.DISABLED)]
+            self.fields["status"].choices = by_hand  # type: ignore[attr-defined]  # a choice field
+
+    def clean_name(self) -> str:
+        """Refuse what a configuration file could not name."""
+        name: str = checked(text(100), self.cleaned_data["name"])
+        return name
+
+    def clean_base_url(self) -> str:
+        """Check the address as the relay will read it."""
+        url: str = checked(base_url, self.cleaned_data["base_url"])
+        return url
+
+    def clean(self) -> dict[str, Any]:
+        """Complete the address with the ending that the type expects."""
+        data: dict[str, Any] = super().clean() or {}
+        adapter, url = ADAPTERS.get(data.get("provider", "")), data.get("base_url")
+        if adapter is None or url is None:
+            return data
+        if adapter.needs_base_url and not url:
+            self.add_error("base_url", f"Type {data['provider']} wants an address.")
+        full = with_suffix(url, adapter.base_url_suffix)
+        if full != url:
+            data["base_url"] = full
+            shown = without_password(full)
+            self.notices.append(f"{adapter.base_url_suffix} was added to the address: {shown}")
+        return data
+
+
+class ChannelKeyForm(forms.ModelForm[ChannelKey]):
+    """A key is typed once and never shown again: the field is always empty."""
+
+    new_value = forms.CharField(
+        label="Key",
+        required=False,
+        strip=True,
+        widget=UnfoldAdminPasswordWidget(
+            attrs={"autocomplete": "off", "placeholder": "leave empty to keep"}
+        ),
+    )
+
+    class Meta:
+        model = ChannelKey
+        fields = ("status",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        kept = {Status.ENABLED.value, Status.DISABLED.value, self.instance.status}
+        if "status" in self.fields:
+            choices = [(s.value, s.label) for s in Status if s.value in kept]
+            self.fields["status"].choices = choices  # type: ignore[attr-defined]  # a choice field
+        if "new_value" in self.fields and not self.instance.pk:
+            self.fields["new_value"].widget.attrs["placeholder"] = "shown never again"
+
+    def clean_new_value(self) -> str:
+        """Check the key, and demand one for a new row."""
+        value: str = self.cleaned_data.get("new_value") or ""
+        if not value and not self.instance.pk:
+            raise ValidationError("Type the key.")
+        return checked(secret, value) if value else ""
+
+    def save(self, commit: bool = True) -> ChannelKey:
+        """Save the key with its hash and hint."""
+        value = self.cleaned_data.get("new_value")
+        if value:
+            self.instance.value = value
+            self.instance.value_hash = secret_hash(value)
+            self.instance.hint = secret_hint(value)
+        if "status" in self.changed_data:
+            self.instance.status_reason = ""
+        key: ChannelKey = super().save(commit)
+        return key
+
+
+class ChannelKeyFormSet(PaginationInlineFormSet):  # type: ignore[misc]  # unfold is untyped
+    """The keys of one channel: each may be there once."""
+
+    def clean(self) -> None:
+        """Refuse a key that the channel has already."""
+        super().clean()
+        seen: set[str] = set()
+        for form in self.forms:
+            if self.can_delete and self._should_delete_form(form):
+                continue
+            value = getattr(form, "cleaned_data", {}).get("new_value")
+            found = secret_hash(value) if value else form.instance.value_hash
+            if found and found in seen:
+                form.add_error("new_value", "The channel has this key already.")
+            seen.add(found)
+
+
+class ChannelKeyInline(TabularInline):  # type: ignore[misc]  # unfold is untyped
+    """The keys of a channel, masked."""
+
+    model = ChannelKey
+    form = ChannelKeyForm
+    formset = ChannelKeyFormSet
+    extra = 0
+    hide_title = True
+    verbose_name = "key"
+    fields = ("masked", "new_value", "status", "status_reason")
+    readonly_fields = ("masked", "status_reason")
+
+    @column("Stored")
+    def masked(self, key: ChannelKey) -> str:
+        """Return all that is shown of a key."""
+        return key.hint or "new"
+
+    def get_fields(self, request: Any, obj: Channel | None = None) -> tuple[str, ...]:
+        """Leave out the empty field where nothing can be typed."""
+        if self.has_change_permission(request, obj):
+            return self.fields
+        return tuple(name for name in self.fields if name != "new_value")
+
+    def get_queryset(self, request: Any) -> Any:
+        """Return the keys without their values: the page has no use for them."""
+        return super().get_queryset(request).defer("value")
+
+
+class DisableForm(BaseDialogForm):  # type: ignore[misc]  # unfold is untyped
+    """Asks why a channel is disabled."""
+
+    reason = forms.CharField(
+        label="Reason",
+        required=False,
+        max_length=120,
+        widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "shown beside the status"}),
+    )

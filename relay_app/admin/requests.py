@@ -1,0 +1,142 @@
+"""The list of requests, to be read only. A row leads to its why page."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.db.models import Exists, OuterRef, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import (
+    BooleanRadioFilter,
+    DropdownFilter,
+    FieldTextFilter,
+    RangeNumericFilter,
+    TextFilter,
+)
+from unfold.paginator import InfinitePaginator
+
+from billing_app.models import Token
+from channels_app.core.types import FailureClass
+from relay_app.admin.base import EMPTY, PlainAdmin, ReadOnly, column, link, page_of
+from relay_app.admin.filters import GroupNameFilter, MomentFilter
+from relay_app.admin.why import status_colour, why_url
+from relay_app.models import Attempt, RequestLog
+
+
+class OutcomeFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
+    """Requests that went well, that failed, or that failed in one way."""
+
+    title = "outcome"
+    parameter_name = "outcome"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the outcomes."""
+        classes = [(name.value, name.value.lower().replace("_", " ")) for name in FailureClass]
+        return [("ok", "ok"), ("failed", "any failure"), *classes]
+
+    def queryset(
+        self, request: HttpRequest, queryset: QuerySet[RequestLog]
+    ) -> QuerySet[RequestLog]:
+        """Return the requests with the chosen outcome."""
+        if not self.value():
+            return queryset
+        if self.value() == "failed":
+            return queryset.exclude(outcome="ok")
+        return queryset.filter(outcome=self.value())
+
+
+class ChannelUsedFilter(TextFilter):  # type: ignore[misc]  # unfold is untyped
+    """Requests with an attempt on a channel, given by its id or a part of its name."""
+
+    title = "channel used (name or id)"
+    parameter_name = "channel"
+
+    def queryset(
+        self, request: HttpRequest, queryset: QuerySet[RequestLog]
+    ) -> QuerySet[RequestLog]:
+        """Return the requests that were sent there."""
+        wanted = (self.value() or "").strip()
+        if not wanted:
+            return queryset
+        attempts = Attempt.objects.filter(request=OuterRef("pk"))
+        # Nineteen digits may be more than a column of 64 bits can hold.
+        if wanted.isdecimal() and len(wanted) < 19:
+            return queryset.filter(Exists(attempts.filter(channel_id=int(wanted))))
+        return queryset.filter(Exists(attempts.filter(channel_name__icontains=wanted)))
+
+
+@admin.register(RequestLog)
+class RequestLogAdmin(ReadOnly, PlainAdmin):
+    """Requests and how they ended."""
+
+    list_display = (
+        "why",
+        "moment",
+        "token_link",
+        "request_model",
+        "status_badge",
+        "outcome",
+        "chain",
+        "duration",
+    )
+    list_display_links = None
+    list_filter: ClassVar[Any] = (
+        ("created_at", MomentFilter),
+        ("status", RangeNumericFilter),
+        OutcomeFilter,
+        ("is_stream", BooleanRadioFilter),
+        GroupNameFilter,
+        ("request_model", FieldTextFilter),
+        ChannelUsedFilter,
+    )
+    search_fields = ("request_id", "token_name", "user_name", "request_model")
+    search_help_text = "Request id, token, user or model"
+    # Counting a large table takes longer than reading a page of it.
+    paginator = InfinitePaginator
+    show_full_result_count = False
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Lead to the why page, which says all that is known."""
+        row = self.get_object(request, object_id)
+        return HttpResponseRedirect(why_url(row.request_id if row else object_id))
+
+    @column("Request")
+    def why(self, row: RequestLog) -> SafeString:
+        """Return a link to the why page; the first digits tell requests apart."""
+        return link(why_url(row.request_id), row.request_id[:8])
+
+    @column("When", ordering="created_at")
+    def moment(self, row: RequestLog) -> str:
+        """Return the time to the second, which Django's own format lacks."""
+        return f"{timezone.localtime(row.created_at):%Y-%m-%d %H:%M:%S}"
+
+    @column("Token", ordering="token_name")
+    def token_link(self, row: RequestLog) -> SafeString | str:
+        """Return a link to the token, which may be gone: its page then says so."""
+        if row.token_id is None:
+            return EMPTY
+        return link(page_of(Token, row.token_id), f"{row.user_name}/{row.token_name}")
+
+    @column(
+        "Status",
+        ordering="status",
+        label={"ok": "success", "client": "warning", "server": "danger"},
+    )
+    def status_badge(self, row: RequestLog) -> tuple[str, str]:
+        """Return the status with its colour."""
+        kinds = {"success": "ok", "warning": "client", "danger": "server"}
+        return kinds[status_colour(row.status)], str(row.status)
+
+    @column("Duration", ordering="duration_ms")
+    def duration(self, row: RequestLog) -> str:
+        """Return the duration in seconds."""
+        return f"{row.duration_ms / 1000:.2f} s"

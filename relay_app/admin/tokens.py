@@ -1,0 +1,171 @@
+"""Pages of tokens. A token's key is shown once, on the page that answers its making."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import DropdownFilter
+
+from billing_app.models import Token, User
+from billing_app.services import token_give_key, tokens_set_enabled
+from relay_app.admin.base import HistoryAdmin, column, link, list_action, list_of_rows, page_of
+from relay_app.admin.fields import GroupNameField, ModelNamesField, checked
+from relay_app.admin.filters import GroupNameFilter
+from relay_app.config_fields import text
+
+STATE_COLOURS = {
+    "active": "success",
+    "disabled": "warning",
+    "expired": "danger",
+    "owner inactive": "danger",
+}
+
+
+class StateFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
+    """Tokens in one state."""
+
+    title = "state"
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the states."""
+        return [(state, state) for state in STATE_COLOURS]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Token]) -> QuerySet[Token]:
+        """Return the tokens in the chosen state."""
+        expired = Q(expires_at__lte=timezone.now())
+        inactive, disabled = Q(user__is_active=False), Q(is_enabled=False)
+        conditions = {
+            "active": ~disabled & ~inactive & (Q(expires_at=None) | ~expired),
+            "disabled": disabled,
+            "owner inactive": ~disabled & inactive,
+            "expired": ~disabled & ~inactive & expired,
+        }
+        condition = conditions.get(self.value() or "")
+        return queryset if condition is None else queryset.filter(condition)
+
+
+class TokenForm(forms.ModelForm[Token]):
+    """A token; its group must exist, its models are checked as in a configuration file."""
+
+    model_names = ModelNamesField(
+        label="Models",
+        help_text="Models the token may use, one a line; a * at the end matches any ending. "
+        "Empty: all.",
+    )
+
+    class Meta:
+        model = Token
+        fields = (
+            "user",
+            "name",
+            "group",
+            "model_names",
+            "is_enabled",
+            "is_unlimited",
+            "expires_at",
+        )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "group" in self.fields:
+            self.fields["group"] = GroupNameField(
+                present=self.instance.group, empty="the user's group"
+            )
+
+    def clean_name(self) -> str:
+        """Refuse what a configuration file could not name."""
+        name: str = checked(text(100), self.cleaned_data["name"])
+        return name
+
+
+@admin.register(Token)
+class TokenAdmin(HistoryAdmin):
+    """Tokens of clients."""
+
+    form = TokenForm
+    list_display = ("name", "owner", "hint", "group_name", "state", "expires_at")
+    list_filter: ClassVar[Any] = (StateFilter, GroupNameFilter)
+    list_select_related = ("user",)
+    search_fields = ("name", "user__username", "hint")
+    search_help_text = "Name, owner or the ends of a key"
+    autocomplete_fields = ("user",)
+    readonly_fields = ("hint", "created_at")
+    actions = ("enable_selected", "disable_selected")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Token | None = None) -> Any:
+        """Return the page's parts."""
+        who: tuple[Any, ...] = ("user", "name")
+        return [
+            (None, {"fields": who if obj is None else (*who, "hint", "created_at")}),
+            ("What it may use", {"fields": ("group", "model_names")}),
+            ("Limits", {"fields": ("is_enabled", "is_unlimited", "expires_at")}),
+        ]
+
+    def save_model(self, request: HttpRequest, obj: Token, form: Any, change: bool) -> None:
+        """Give a new token its key; `response_add` shows it."""
+        if not change:
+            # An attribute of this object alone: no column, no message, no session.
+            obj.new_key = token_give_key(obj)  # type: ignore[attr-defined]  # ours
+        super().save_model(request, obj, form, change)
+
+    def response_add(
+        self, request: HttpRequest, obj: Token, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        """Answer with the key itself: a message would write it to the session's row."""
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Token made",
+            "token": obj,
+            "key": obj.new_key,  # type: ignore[attr-defined]  # set by save_model
+            "base_url": request.build_absolute_uri("/v1"),
+            "token_url": page_of(Token, obj.pk),
+            "list_url": list_of_rows(Token),
+        }
+        return TemplateResponse(request, "relay_app/admin/token_made.html", context)
+
+    @column("Owner", ordering="user__username")
+    def owner(self, token: Token) -> SafeString:
+        """Return a link to the user."""
+        return link(page_of(User, token.user_id), token.user.username)
+
+    @column("Group", ordering="group")
+    def group_name(self, token: Token) -> str:
+        """Return the group in force."""
+        return token.group or f"{token.user.group} (of the user)"
+
+    @column("State", label=STATE_COLOURS)
+    def state(self, token: Token) -> str:
+        """Return what keeps the token from working, or that it is active."""
+        if not token.is_enabled:
+            return "disabled"
+        if not token.user.is_active:
+            return "owner inactive"
+        is_expired = token.expires_at is not None and token.expires_at <= timezone.now()
+        return "expired" if is_expired else "active"
+
+    @list_action("Enable", permissions=["change"])
+    def enable_selected(self, request: HttpRequest, queryset: QuerySet[Token]) -> None:
+        """Enable the tokens that are ticked."""
+        self._set_enabled(request, queryset, is_enabled=True)
+
+    @list_action("Disable", permissions=["change"])
+    def disable_selected(self, request: HttpRequest, queryset: QuerySet[Token]) -> None:
+        """Disable the tokens that are ticked."""
+        self._set_enabled(request, queryset, is_enabled=False)
+
+    def _set_enabled(
+        self, request: HttpRequest, queryset: QuerySet[Token], *, is_enabled: bool
+    ) -> None:
+        ids = list(queryset.values_list("pk", flat=True))
+        count = tokens_set_enabled(token_ids=ids, is_enabled=is_enabled)
+        word = "enabled" if is_enabled else "disabled"
+        noun = "token" if count == 1 else "tokens"
+        self.message_user(request, f"{count} {noun} {word}.", messages.SUCCESS)

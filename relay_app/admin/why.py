@@ -1,0 +1,147 @@
+"""The why page: one request by its id, who asked for what, and what each attempt met."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.http import urlencode
+
+from billing_app.models import Token, User
+from channels_app.models import Channel, ChannelKey
+from relay_app.admin.base import page_of
+from relay_app.models import Attempt, RequestLog
+
+PERMISSION = "relay_app.view_requestlog"
+# Error texts end in "(request id: ...)"; people paste all of it.
+_IN_ERROR_TEXT = re.compile(r"request[ _-]?id\W{1,4}([\w-]{1,64})", re.IGNORECASE)
+ID_CHARS = 64  # what the column holds
+
+# What followed an attempt, by the reason that the retry decision gave.
+DECISIONS = {
+    "answered": "It answered: the request ended here.",
+    "client gone": "The client had hung up, so nobody waited for another attempt.",
+    "answer begun": "Part of the answer had been sent, so it could not begin anew.",
+    "specific channel": "The client asked for this channel alone.",
+    "affinity": "The client is bound to this channel.",
+    "channel error": "The channel is set up wrongly: another attempt was allowed.",
+    "not curable": "No channel would answer this request differently.",
+    "no attempts left": "The budget of attempts (option RetryTimes) was used up.",
+    "status 2xx": "The upstream called it a success, which is not asked for twice.",
+    "no answer": "No HTTP answer came: another attempt was allowed.",
+    "status 504 or 524": "A 504 or 524 is never sent again: the upstream may still work on it.",
+    "retryable status": "The status is one that another attempt may cure.",
+    "fault of the account": "The account is at fault, so another channel may do better.",
+    "status not retryable": "The status is not among those that another attempt may cure.",
+    "no channel left": "No other channel was left to ask.",
+    "no switches left": "No more changes of channel were allowed (MaxSwitchesPerRequest).",
+    "total time limit": "The time for all attempts (option TotalTimeout) was over.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptLine:
+    """One attempt as the page shows it."""
+
+    attempt: Attempt
+    channel_url: str
+    key_hint: str
+    colour: str
+    decision: str
+
+
+def why_url(request_id: str) -> str:
+    """Return the address of a request's why page."""
+    return f"{reverse('why')}?{urlencode({'id': request_id})}"
+
+
+def request_id_in(text: str) -> str:
+    """Return the request id in what somebody pasted: the id alone or a whole error text."""
+    found = _IN_ERROR_TEXT.search(text)
+    return found[1] if found else text.strip()
+
+
+def status_colour(status: int | None) -> str:
+    """Return the colour of an HTTP status; None is no answer at all."""
+    if status is None or status >= 500:
+        return "danger"
+    return "success" if 200 <= status < 300 else "warning"
+
+
+def why(request: HttpRequest) -> HttpResponse:
+    """Show the request that `?id=` names, or say why there is none."""
+    if not request.user.has_perm(PERMISSION):
+        raise PermissionDenied
+    wanted = request_id_in(request.GET.get("id", ""))
+    row = _find(wanted)
+    context: dict[str, Any] = {
+        **admin.site.each_context(request),
+        "title": "Why?",
+        "wanted": wanted[:ID_CHARS],
+        "row": row,
+        "days": _days_kept(),
+    }
+    if row is not None:
+        context |= {
+            "lines": _lines(list(row.attempts.order_by("number"))),
+            "colour": status_colour(row.status),
+            "user_url": _url_of_user(row),
+            "token_url": _url_of_token(row),
+        }
+    status = 404 if wanted and row is None else 200
+    return TemplateResponse(request, "relay_app/admin/why.html", context, status=status)
+
+
+def _find(wanted: str) -> RequestLog | None:
+    if not wanted or len(wanted) > ID_CHARS or "\x00" in wanted:
+        return None
+    return RequestLog.objects.filter(request_id=wanted.lower()).first() or (
+        RequestLog.objects.filter(request_id=wanted).first()
+    )
+
+
+def _lines(attempts: Collection[Attempt]) -> list[AttemptLine]:
+    """Return the attempts with what can still be said of their channels and keys."""
+    channels = set(
+        Channel.objects.filter(pk__in={a.channel_id for a in attempts}).values_list("pk", flat=True)
+    )
+    hints = dict(
+        ChannelKey.objects.filter(pk__in={a.key_id for a in attempts if a.key_id}).values_list(
+            "pk", "hint"
+        )
+    )
+    return [
+        AttemptLine(
+            attempt=attempt,
+            channel_url=page_of(Channel, attempt.channel_id)
+            if attempt.channel_id in channels
+            else "",
+            key_hint=hints.get(attempt.key_id, "deleted") if attempt.key_id else "none",
+            colour=status_colour(attempt.status if not attempt.failure_class else 500),
+            decision=DECISIONS.get(attempt.decision, attempt.decision),
+        )
+        for attempt in attempts
+    ]
+
+
+def _url_of_user(row: RequestLog) -> str:
+    user = User.objects.filter(username=row.user_name).only("pk").first()
+    return page_of(User, user.pk) if user else ""
+
+
+def _url_of_token(row: RequestLog) -> str:
+    is_there = row.token_id is not None and Token.objects.filter(pk=row.token_id).exists()
+    return page_of(Token, row.token_id) if is_there else ""
+
+
+def _days_kept() -> int:
+    from channels_app.routing_table import load_options
+
+    return load_options().request_log_days

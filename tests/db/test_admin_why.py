@@ -1,0 +1,139 @@
+"""The why page: one request, found by its id from anywhere."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from billing_app.models import User
+from billing_app.services import token_create
+from relay_app.admin.why import DECISIONS, request_id_in
+from relay_app.core.retry import RULES
+from relay_app.models import RequestLog
+from tests.support.admin_rows import channel, operator, request_log, signed_in
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def client() -> Client:
+    return signed_in(operator())
+
+
+@pytest.fixture
+def row() -> RequestLog:
+    token, _ = token_create(user=User.objects.create_user("alice"), name="laptop")
+    return request_log(token=token, channels=[channel("first"), channel("second")])
+
+
+def test_page_says_who_asked_for_what_and_what_each_attempt_met(
+    client: Client, row: RequestLog
+) -> None:
+    page = client.get(f"/admin/why/?id={row.request_id}").content.decode()
+
+    for text in (
+        "alice",
+        "laptop",
+        "POST /v1/chat/completions",
+        "first",
+        "sk-p…6789",
+        "503",
+        "SERVER",
+        "server_error",
+        "overloaded",
+        "req_upstream_1",
+        "345 ms",
+        "120 ms",
+        DECISIONS["retryable status"],
+        DECISIONS["answered"],
+    ):
+        assert text in page
+    assert f"/admin/billing_app/token/{row.token_id}/change/" in page
+    assert "sk-planted" not in page
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{id}",
+        "  {id}\n",
+        "The server is overloaded (request id: {id})",
+        '{{"error": {{"message": "no (request id: {id})", "code": 503}}}}',
+        "x-request-id: {id}",
+        "{ID}",
+    ],
+)
+def test_request_is_found_by_whatever_was_pasted(
+    client: Client, row: RequestLog, text: str
+) -> None:
+    pasted = text.format(id=row.request_id, ID=row.request_id.upper())
+
+    response = client.get("/admin/why/", {"id": pasted})
+
+    assert response.status_code == 200
+    assert response.context["row"] == row
+
+
+def test_unknown_id_gets_a_page_that_says_so(client: Client) -> None:
+    for wanted in ("0" * 32, "x" * 500, "\x00", "<script>alert(1)</script>"):
+        response = client.get("/admin/why/", {"id": wanted})
+        page = response.content.decode()
+        assert response.status_code == 404
+        assert "There is no request with this id." in page
+        assert "kept for 30 days" in page
+        assert "<script>alert" not in page
+
+
+def test_page_without_an_id_asks_for_one(client: Client) -> None:
+    response = client.get("/admin/why/")
+
+    assert response.status_code == 200
+    assert "There is no request" not in response.content.decode()
+
+
+def test_rows_that_are_gone_are_named_without_a_link(client: Client) -> None:
+    token, _ = token_create(user=User.objects.create_user("alice"), name="laptop")
+    used = channel("first")
+    row = request_log(token=token, channels=[used])
+    used.delete()
+    token.user.delete()
+
+    page = client.get(f"/admin/why/?id={row.request_id}").content.decode()
+
+    assert "first (deleted)" in page
+    assert "laptop (deleted)" in page
+    assert "alice" in page
+
+
+def test_request_that_never_went_upstream(client: Client) -> None:
+    row = request_log(status=401, outcome="invalid_api_key", user_name="", message="no token")
+
+    page = client.get(f"/admin/why/?id={row.request_id}").content.decode()
+
+    assert "Nothing was sent upstream." in page
+    assert "invalid_api_key" in page
+
+
+def test_row_of_the_list_leads_here(client: Client, row: RequestLog) -> None:
+    listed = client.get("/admin/relay_app/requestlog/").content.decode()
+    response = client.get(f"/admin/relay_app/requestlog/{row.pk}/change/")
+
+    assert f"/admin/why/?id={row.request_id}" in listed
+    assert response["Location"] == f"/admin/why/?id={row.request_id}"
+
+
+def test_page_wants_the_permission_to_see_requests(row: RequestLog) -> None:
+    visitor = User.objects.create_user("visitor", is_staff=True)
+
+    assert signed_in(visitor).get(f"/admin/why/?id={row.request_id}").status_code == 403
+    assert Client().get("/admin/why/").status_code == 302
+
+
+def test_every_decision_has_words() -> None:
+    assert {rule.reason for rule in RULES} <= DECISIONS.keys()
+
+
+def test_id_is_taken_out_of_error_texts() -> None:
+    assert request_id_in("no channel (request id: abc-1)") == "abc-1"
+    assert request_id_in('{"request_id": "abc_1"}') == "abc_1"
+    assert request_id_in(" abc ") == "abc"

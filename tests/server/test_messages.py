@@ -1,0 +1,556 @@
+"""POST /v1/messages through the real server: answers, streams, errors in their dialect."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from tests.support import anthropic as a
+from tests.support.upstream import Gate, answer, chat, reset, silent, stream
+from tests.support.upstream import error as openai_error
+
+WHOLE = a.whole_stream("Hel", "lo")
+
+
+def channel(world, name, *actions, **fields):
+    return world.channel(name, *actions, **{"provider": "anthropic", **fields})
+
+
+def ask(world, **fields):
+    return world.ready().messages(stream=True, **fields)
+
+
+def events_of(response):
+    """Return the (name, document) of each event, read apart from the relay's own code."""
+    found = []
+    for part in response.text.split("\n\n"):
+        rows = dict(line.split(": ", 1) for line in part.split("\n") if line)
+        if rows:
+            found.append((rows["event"], json.loads(rows["data"])))
+    return found
+
+
+def assert_told(response, status, type_, code=None):
+    """The answer is an error of the dialect; return its message."""
+    document = response.json()
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/json"
+    assert document["type"] == "error"
+    assert document["error"]["type"] == type_
+    assert document["error"].get("details", {}).get("error_code") == code
+    assert document.keys() == {"type", "error", "request_id"}
+    request_id = response.headers["request-id"]
+    assert request_id == document["request_id"] == response.headers["x-request-id"]
+    return document["error"]["message"].removesuffix(f" (request id: {request_id})")
+
+
+# -- whole answers -----------------------------------------------------------------
+
+
+def test_an_answer_passes_through_untouched(world):
+    odd = b'{ "content":[{"type":"text","text":"\xc3\xa9"}],\n"stop_reason": null, "n":1e2}'
+    channel(world, "a", answer(200, odd))
+    body = b'{"model":  "m", "messages": [ ], "unknown": [1.0, null], "max_tokens": 1}'
+
+    response = world.ready().http.post("/v1/messages?beta=true&key=&x=%20", content=body)
+
+    assert response.status_code == 200
+    assert response.content == odd
+    assert response.headers["request-id"] == response.headers["x-request-id"]
+    [seen] = world.upstream.seen
+    assert seen.body == body
+    assert seen.target == "/a/v1/messages?beta=true&x=%20"
+    assert seen.headers["x-api-key"] == "sk-upstream-a-0123456789"
+    assert "authorization" not in seen.headers
+    assert seen.headers["accept-encoding"] == "identity"
+    assert seen.headers["anthropic-version"] == "2023-06-01"
+
+
+def test_headers_of_the_dialect_go_upstream_and_no_others(world):
+    channel(world, "a", answer(200, a.message()))
+    headers = {
+        "anthropic-version": "2026-10-21",
+        "anthropic-beta": "files-api-2025-04-14,x",
+        "openai-beta": "assistants=v2",
+        "x-stainless-lang": "python",
+        "accept-encoding": "gzip",
+        "cookie": "a=b",
+    }
+
+    world.ready().http.post("/v1/messages", json={"model": "m", "messages": []}, headers=headers)
+
+    seen = world.upstream.seen[0].headers
+    assert seen["anthropic-version"] == "2026-10-21"
+    assert seen["anthropic-beta"] == "files-api-2025-04-14,x"
+    assert seen["accept-encoding"] == "identity"
+    assert not seen.keys() & {"openai-beta", "x-stainless-lang", "cookie"}
+
+
+def test_an_openai_upstream_is_not_bothered_with_them(world):
+    world.channel("a", answer(200, chat()))
+    headers = {"anthropic-version": "x", "anthropic-beta": "y", "openai-beta": "z"}
+
+    world.ready().post(b'{"model": "m", "messages": []}', headers=headers)
+
+    seen = world.upstream.seen[0].headers
+    assert not seen.keys() & {"anthropic-version", "anthropic-beta", "x-api-key"}
+    assert seen["openai-beta"] == "z"
+
+
+def test_a_header_that_can_not_be_sent_is_left_out(world):
+    """It is no fault of the channel's key."""
+    channel(world, "a", answer(200, a.message()))
+
+    response = world.ready().http.post(
+        "/v1/messages",
+        json={"model": "m", "messages": []},
+        headers={b"anthropic-beta": b"caf\xc3\xa9"},
+    )
+
+    assert response.status_code == 200
+    assert "anthropic-beta" not in world.upstream.seen[0].headers
+
+
+@pytest.mark.parametrize("header", ["Authorization", "x-api-key"])
+def test_tokens_are_taken_from_both_headers(world, header):
+    channel(world, "a", answer(200, a.message()))
+    world.ready()
+    value = f"Bearer {world.key}" if header == "Authorization" else world.key
+
+    response = httpx.post(
+        f"{world.relay.url}/v1/messages",
+        json={"model": "m", "messages": []},
+        headers={header: value},
+    )
+
+    assert response.status_code == 200
+    assert world.key not in str(world.upstream.seen[0].headers)
+
+
+def test_failover_answers_and_is_logged(world):
+    first = channel(world, "a", a.error(529, type_="overloaded_error"), priority=2)
+    second = channel(world, "b", answer(200, a.message()), priority=1)
+    world.options(RetryTimes=1)
+
+    response = world.ready().messages()
+
+    assert response.json() == a.message()
+    log = world.log(response.headers["x-request-id"])
+    assert log.chain == f"{first.pk}->{second.pk}"
+    assert (log.endpoint, log.outcome) == ("POST /v1/messages", "ok")
+    assert (log.response_model, log.input_tokens, log.output_tokens) == ("m-upstream", 3, 2)
+    assert [row.failure_class for row in log.attempts.order_by("number")] == ["SERVER", ""]
+
+
+def test_an_error_object_in_a_200_is_a_failure(world):
+    channel(world, "a", answer(200, a.problem(type_="overloaded_error")), priority=2)
+    channel(world, "b", answer(200, a.message("fine")), priority=1)
+    world.options(RetryTimes=1)
+
+    assert world.ready().messages().json()["content"][0]["text"] == "fine"
+
+
+@pytest.mark.parametrize(
+    ("type_", "status", "told"),
+    [
+        ("invalid_request_error", 400, "invalid_request_error"),
+        ("authentication_error", 401, "authentication_error"),
+        ("permission_error", 401, "permission_error"),
+        ("not_found_error", 400, "not_found_error"),
+        ("billing_error", 429, "billing_error"),
+        ("rate_limit_error", 429, "rate_limit_error"),
+        ("api_error", 502, "api_error"),
+        ("overloaded_error", 502, "overloaded_error"),
+        ("of_elsewhere", 502, "api_error"),
+    ],
+)
+def test_an_error_object_in_a_200_has_the_status_of_its_class(world, type_, status, told):
+    channel(world, "a", answer(200, a.problem("what happened", type_=type_)))
+
+    assert assert_told(world.ready().messages(), status, told) == "what happened"
+
+
+def test_an_empty_answer_is_tried_again_then_passed_on(world):
+    empty = a.message(content=[], usage={"input_tokens": 3, "output_tokens": 0})
+    channel(world, "a", answer(200, empty), priority=2)
+    channel(world, "b", answer(200, empty), priority=1)
+    world.options(RetryTimes=1)
+
+    response = world.ready().messages()
+
+    assert world.upstream.names() == ["a", "b"]
+    assert (response.status_code, response.json()) == (200, empty)
+
+
+def test_a_refusal_is_an_answer(world):
+    refusal = a.message(content=[], stop_reason="refusal", usage=None)
+    channel(world, "a", answer(200, refusal), priority=2)
+    channel(world, "b", answer(200, a.message()), priority=1)
+    world.options(RetryTimes=1)
+
+    assert world.ready().messages().json() == refusal
+
+
+# -- streams -----------------------------------------------------------------------
+
+
+def test_a_stream_passes_through_untouched(world):
+    channel(world, "a", stream(WHOLE, headers={"Content-Type": "text/event-stream; charset=utf-8"}))
+
+    response = ask(world)
+
+    assert response.content == b"".join(WHOLE)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["request-id"]
+    log = world.log(response.headers["x-request-id"])
+    assert (log.outcome, log.response_model) == ("ok", "m-upstream")
+    assert (log.input_tokens, log.output_tokens) == (3, 2)
+
+
+def test_nothing_is_sent_before_something_is_said(world):
+    """The beginning, an empty block and pings say nothing; a break there costs nothing."""
+    nothing = [a.start(), a.block(), a.PING, a.text("")]
+    channel(world, "a", stream(nothing, end="cut"), priority=2)
+    channel(world, "b", stream(WHOLE), priority=1)
+    world.options(RetryTimes=1)
+
+    response = ask(world)
+
+    assert response.content == b"".join(WHOLE)
+    assert world.upstream.names() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "meaningful",
+    [
+        a.text("x"),
+        a.block(type="tool_use", id="t", name="f", input={}),
+        a.event("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": "x"}),
+    ],
+)
+def test_the_first_meaningful_event_commits(world, meaningful):
+    gate = Gate()
+    pieces = [a.start() + a.block() + meaningful, a.block_stop(), a.finish() + a.STOP]
+    channel(world, "a", stream(pieces, gate=gate))
+    client = world.ready()
+
+    document = {"model": "m", "messages": [], "stream": True}
+    with client.http.stream("POST", "/v1/messages", json=document) as response:
+        parts = response.iter_raw()
+        assert next(parts) == pieces[0]
+        for _ in pieces:
+            gate.open()
+        assert b"".join(parts) == b"".join(pieces[1:])
+
+
+def test_an_error_event_at_first_is_a_failed_attempt(world):
+    channel(world, "a", stream([a.start(), a.PING, a.error_event()]), priority=2)
+    channel(world, "b", stream(WHOLE), priority=1)
+    world.options(RetryTimes=1)
+
+    response = ask(world)
+
+    assert response.content == b"".join(WHOLE)
+    log = world.log(response.headers["x-request-id"])
+    assert log.attempts.get(number=1).failure_class == "SERVER"
+
+
+def test_an_error_event_at_first_is_told_as_an_error_answer(world):
+    channel(world, "a", stream([a.start(), a.error_event("slow down", type_="rate_limit_error")]))
+
+    assert assert_told(ask(world), 429, "rate_limit_error") == "slow down"
+
+
+@pytest.mark.parametrize("end", ["cut", "reset", "proper", "error event"])
+def test_a_break_in_the_middle_ends_in_an_error_event(world, end):
+    said = [a.start(), a.block(), a.text("Hel")]
+    more = [a.error_event()] if end == "error event" else []
+    channel(world, "a", stream(said + more, end="proper" if more else end))
+
+    response = ask(world)
+
+    request_id = response.headers["x-request-id"]
+    *before, (name, last) = events_of(response)
+    assert response.content.startswith(b"".join(said))
+    assert response.content.endswith(b"\n\n")
+    assert len(before) == len(said)
+    assert name == last["type"] == "error"
+    assert last["error"]["type"] == "api_error"
+    assert last["error"]["details"] == {"error_code": "stream_interrupted"}
+    assert last["request_id"] == request_id
+    assert request_id in last["error"]["message"]
+    assert b"message_stop" not in response.content
+    assert world.log(request_id).outcome == "STREAM_INTERRUPTED"
+
+
+@pytest.mark.parametrize("end", ["proper", "cut", "reset"])
+def test_a_missing_stop_is_added_after_a_stop_reason(world, end):
+    *said, _ = WHOLE
+    channel(world, "a", stream(said, end=end))
+
+    response = ask(world)
+
+    added = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+    assert response.content == b"".join(said) + added
+    assert world.log(response.headers["x-request-id"]).outcome == "ok"
+
+
+def test_a_stop_without_a_stop_reason_is_a_proper_end(world):
+    pieces = [a.start(), a.block(), a.text("x"), a.block_stop(), a.STOP]
+    channel(world, "a", stream(pieces))
+
+    assert ask(world).content == b"".join(pieces)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [a.start(), a.finish("end_turn", output_tokens=0), a.STOP],
+        [a.start(), a.finish("end_turn", output_tokens=0)],
+        [a.start(), a.block(), a.block_stop(), a.finish(output_tokens=0), a.STOP],
+        [a.start(), a.STOP],
+    ],
+)
+def test_an_empty_stream_is_tried_again_then_passed_on(world, pieces):
+    channel(world, "a", stream(pieces), priority=2)
+    channel(world, "b", stream(pieces), priority=1)
+    world.options(RetryTimes=1)
+
+    response = ask(world)
+
+    assert world.upstream.names() == ["a", "b"]
+    assert response.status_code == 200
+    assert response.content.startswith(b"".join(pieces[:2]))
+    assert events_of(response)[-1][0] == "message_stop"
+
+
+@pytest.mark.parametrize("reason", ["refusal", "max_tokens", "model_context_window_exceeded"])
+def test_a_stream_cut_short_before_anything_was_said_is_an_answer(world, reason):
+    pieces = [a.start(), a.PING, a.finish(reason, output_tokens=0), a.STOP]
+    channel(world, "a", stream(pieces), priority=2)
+    channel(world, "b", stream(WHOLE), priority=1)
+    world.options(RetryTimes=1)
+
+    assert ask(world).content == b"".join(pieces)
+
+
+def test_a_malformed_event_is_dropped_and_unknown_ones_are_not(world):
+    new = a.event("of_a_newer_api", x=[1])
+    broken = b'event: content_block_delta\ndata: {"type": "content_bl\n\n'
+    channel(world, "a", stream([*WHOLE[:4], broken, new, *WHOLE[4:]]))
+
+    assert ask(world).content == b"".join([*WHOLE[:4], new, *WHOLE[4:]])
+
+
+# -- errors in the dialect of the path -----------------------------------------------
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_an_upstreams_error_keeps_status_type_code_and_message(world, is_stream):
+    fault = a.error(
+        400, "too large", type_="invalid_request_error", details={"error_code": "a_code"}
+    )
+    channel(world, "a", fault)
+
+    response = world.ready().messages(stream=is_stream)
+
+    assert assert_told(response, 400, "invalid_request_error", "a_code") == "too large"
+
+
+def test_an_error_of_another_world_gets_a_type_of_this_one(world):
+    channel(world, "a", openai_error(429, "slow down", code="rate_limit_exceeded"))
+
+    told = assert_told(world.ready().messages(), 429, "rate_limit_error", "rate_limit_exceeded")
+
+    assert told == "slow down"
+
+
+def test_no_answer_and_no_time(world):
+    channel(world, "a", reset(), model_names=["gone"])
+    channel(world, "b", silent(), model_names=["slow"], timeouts={"response": 0.2})
+    client = world.ready()
+    world.upstream.close_idle()
+
+    assert_told(client.messages("gone"), 502, "api_error", "upstream_unreachable")
+    assert_told(client.messages("slow"), 504, "timeout_error", "upstream_timeout")
+
+
+def test_refusals_of_the_relay_itself(world):
+    channel(world, "a", answer(200, a.message()), model_names=["m", "other"])
+    world.token.model_names = ["m", "unknown"]
+    world.token.save()
+    client = world.ready()
+    http = client.http
+
+    unknown = assert_told(client.messages("unknown"), 404, "not_found_error", "model_not_found")
+    assert "'unknown'" in unknown
+    assert_told(client.messages("other"), 403, "permission_error", "model_not_allowed")
+    bad = assert_told(
+        http.post("/v1/messages", json={"model": 1}),
+        400,
+        "invalid_request_error",
+        "invalid_request",
+    )
+    assert bad.startswith("model has the wrong type")
+    packed = http.post("/v1/messages", content=b"x", headers={"Content-Encoding": "br"})
+    assert_told(packed, 415, "invalid_request_error", "unsupported_content_encoding")
+    assert world.upstream.seen == []
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer x"}, {"x-api-key": "x"}])
+def test_a_bad_token(world, headers):
+    world.ready()
+
+    response = httpx.post(f"{world.relay.url}/v1/messages", json={}, headers=headers)
+
+    assert_told(response, 401, "authentication_error", "invalid_api_key")
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_a_wrong_method(world, method):
+    response = world.ready().http.request(method, "/v1/messages")
+
+    assert_told(response, 405, "invalid_request_error", "method_not_allowed")
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/", "/foo", "/count_tokens/x", "/batches", "x", "/%ff"])
+def test_paths_below_that_are_no_endpoint(world, method, path):
+    response = world.ready().http.request(method, f"/v1/messages{path}")
+
+    assert_told(response, 404, "not_found_error", "unknown_url")
+
+
+def test_a_body_that_is_too_large(world, settings):
+    settings.MAX_REQUEST_BODY_BYTES = 1 << 20
+
+    response = world.ready().messages(system="x" * (1 << 20))
+
+    assert_told(response, 413, "request_too_large", "request_too_large")
+
+
+def test_an_unexpected_fault(world, monkeypatch):
+    from relay_app import pipeline
+
+    monkeypatch.setattr(pipeline, "find_route", lambda *a, **k: 1 / 0)
+
+    told = assert_told(world.ready().messages(), 500, "api_error", "internal_error")
+
+    assert "division" not in told
+
+
+# -- which channels are asked ----------------------------------------------------------
+
+
+def test_only_channels_that_speak_the_dialect_are_asked(world):
+    world.channel("openai", answer(200, chat()), priority=9)
+    channel(world, "anthropic", answer(200, a.message()), priority=1)
+    client = world.ready()
+
+    assert client.messages().json() == a.message()
+    assert client.chat().json() == chat()
+    assert world.upstream.names() == ["anthropic", "openai"]
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_no_channel_that_speaks_it(world, retries):
+    world.channel("openai", answer(200, chat()), model_names=["gpt"])
+    channel(world, "anthropic", answer(200, a.message()), model_names=["claude"])
+    world.options(RetryTimes=retries)
+    client = world.ready()
+
+    told = assert_told(client.messages("gpt"), 503, "overloaded_error", "no_channel_available")
+    other = client.chat("claude")
+
+    assert "'default'" in told
+    assert "'gpt'" in told
+    assert "anthropic" in told
+    assert other.status_code == 503
+    assert other.json()["error"]["code"] == "no_channel_available"
+    assert "'claude'" in other.json()["error"]["message"]
+    assert world.upstream.seen == []
+    assert other.headers["x-relay-attempts"] == "0"
+
+
+# -- GET /v1/models ----------------------------------------------------------------------
+
+
+def test_models_in_the_list_form_of_anthropic(world):
+    channel(world, "a", model_names=["m2", "m1", "x-*"])
+    client = world.ready()
+
+    response = client.http.get("/v1/models", headers={"anthropic-version": "2026-10-21"})
+
+    document = response.json()
+    assert [row["id"] for row in document["data"]] == ["m1", "m2"]
+    assert {row["type"] for row in document["data"]} == {"model"}
+    assert (document["has_more"], document["first_id"], document["last_id"]) == (False, "m1", "m2")
+    assert response.headers["request-id"]
+    assert client.http.get("/v1/models").json()["object"] == "list"
+
+
+def test_errors_of_the_list_are_in_its_form_too(world):
+    world.ready()
+    version = {"anthropic-version": "2026-10-21"}
+
+    response = httpx.get(f"{world.relay.url}/v1/models", headers=version)
+    posted = world.client.http.post("/v1/models", headers=version)
+
+    assert_told(response, 401, "authentication_error", "invalid_api_key")
+    assert_told(posted, 405, "invalid_request_error", "method_not_allowed")
+
+
+# -- the simulated upstream ----------------------------------------------------------------
+
+
+def simulated(world, model):
+    world.channel("s", provider="simulated", base_url="", model_names=["sim*"])
+    return world.ready(), model
+
+
+@pytest.mark.parametrize("model", ["sim", "sim-chunks-7", "sim-empty"])
+def test_the_simulated_upstream_speaks_both_dialects(world, model):
+    client, model = simulated(world, model)
+
+    whole = client.messages(model)
+    streamed = client.messages(model, stream=True)
+    chat_answer = client.chat(model)
+    chat_stream = client.chat(model, stream=True)
+
+    is_empty = model == "sim-empty"
+    assert (whole.json()["type"], whole.json()["model"]) == ("message", model)
+    assert (whole.json()["content"] == []) == is_empty
+    events = events_of(streamed)
+    texts = [e["delta"]["text"] for name, e in events if name == "content_block_delta"]
+    assert "".join(texts).startswith("" if is_empty else "Hello from channel s. ")
+    assert len(texts) == {"sim": 4, "sim-chunks-7": 7, "sim-empty": 0}[model]
+    assert [name for name, _ in events[-2:]] == ["message_delta", "message_stop"]
+    assert chat_answer.json()["object"] == "chat.completion"
+    assert chat_stream.text.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(
+    ("model", "error"),
+    [
+        ("sim-status-429", (429, "rate_limit_error")),
+        ("sim-status-503", (503, "overloaded_error")),
+        ("sim-error", (502, "overloaded_error")),
+        ("sim-refuse", (502, "api_error", "upstream_unreachable")),
+    ],
+)
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_faults_of_the_simulated_upstream(world, model, error, is_stream):
+    client, model = simulated(world, model)
+
+    assert_told(client.messages(model, stream=is_stream), *error)
+
+
+def test_a_simulated_break(world):
+    client, model = simulated(world, "sim-cut-2")
+
+    response = client.messages(model, stream=True)
+
+    assert [name for name, _ in events_of(response)][-1] == "error"
+    assert_told(client.messages(model), 502, "api_error", "upstream_unreachable")
