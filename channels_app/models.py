@@ -7,6 +7,7 @@ from django.db import models
 from simple_history.models import HistoricalRecords
 
 from channels_app.fields import EncryptedTextField
+from channels_app.history import ChannelHistory
 from channels_app.options import OptionError, option_spec
 
 
@@ -98,7 +99,7 @@ class Channel(models.Model):
     test_model = models.CharField(max_length=200, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
     # A provider type may keep credentials in its settings; history would hold them for ever.
-    history = HistoricalRecords(excluded_fields=["settings"], m2m_fields=("groups",))
+    history = ChannelHistory(excluded_fields=["settings"], m2m_fields=("groups",))
 
     class Meta:
         ordering = ["-priority", "name"]

@@ -49,6 +49,10 @@ FILLED_LATER = {"text": ("text",), "thinking": ("thinking", "signature")}
 # Says that another model took over, nothing of the answer.
 NOTICES = frozenset({"fallback"})
 
+# What most events of a stream say; they are frozen, so one of each serves all.
+NOTHING = EventFacts()
+SOMETHING = EventFacts(is_meaningful=True)
+
 # Events that carry nothing.
 SIGNALS = frozenset({"ping", "content_block_stop", "message_stop"})
 
@@ -94,7 +98,7 @@ class AnthropicMessages:
 
     def read_event(self, data: bytes | None, name: bytes) -> EventFacts:
         if data is None:
-            return EventFacts()
+            return NOTHING
         event = _read(data)
         if event is None:
             is_error = name == b"error" or read_error(data).is_error
@@ -174,13 +178,15 @@ def _beginning(event: dict[str, Any]) -> EventFacts:
 
 
 def _block(event: dict[str, Any]) -> EventFacts:
-    return EventFacts(is_meaningful=_says_something(event.get("content_block")))
+    return SOMETHING if _says_something(event.get("content_block")) else NOTHING
 
 
 def _delta(event: dict[str, Any]) -> EventFacts:
     """Return whether any field but the type holds something: text, thinking, JSON, ..."""
-    delta = _object(event.get("delta"))
-    return EventFacts(is_meaningful=any(v for name, v in delta.items() if name != "type"))
+    for name, value in _object(event.get("delta")).items():
+        if value and name != "type":
+            return SOMETHING
+    return NOTHING
 
 
 def _end(event: dict[str, Any]) -> EventFacts:

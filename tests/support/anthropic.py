@@ -1,9 +1,14 @@
-"""What an upstream of the Anthropic dialect says; actions are those of `upstream`."""
+"""What an upstream of the Anthropic dialect says, and what a client reads of an answer.
+
+Actions are those of `upstream`.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Any
+
+import httpx
 
 from tests.support.upstream import Action, answer
 
@@ -89,3 +94,31 @@ def error(
 
 def error_event(message: str = "Overloaded", *, type_: str = "overloaded_error") -> bytes:
     return f"event: error\ndata: {json.dumps(problem(message, type_=type_))}\n\n".encode()
+
+
+# -- what a client reads ------------------------------------------------------------------
+
+
+def events_of(response: httpx.Response) -> list[tuple[str, Any]]:
+    """Return the (name, document) of each event, read apart from the relay's own code."""
+    found = []
+    for part in response.text.split("\n\n"):
+        rows = dict(line.split(": ", 1) for line in part.split("\n") if line)
+        if rows:
+            found.append((rows["event"], json.loads(rows["data"])))
+    return found
+
+
+def assert_told(response: httpx.Response, status: int, type_: str, code: str | None = None) -> str:
+    """Check that the answer is this error in the dialect's form; return its message."""
+    document = response.json()
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/json"
+    assert document["type"] == "error"
+    assert document["error"]["type"] == type_
+    assert document["error"].get("details", {}).get("error_code") == code
+    assert document.keys() == {"type", "error", "request_id"}
+    request_id = response.headers["request-id"]
+    assert request_id == document["request_id"] == response.headers["x-request-id"]
+    message: str = document["error"]["message"]
+    return message.removesuffix(f" (request id: {request_id})")
