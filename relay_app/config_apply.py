@@ -11,8 +11,9 @@ from channels_app.models import Channel
 from channels_app.services import options_set
 from relay_app import signals
 from relay_app.config_channels import plan_channels
-from relay_app.config_file import Config, ConfigError
+from relay_app.config_file import Config
 from relay_app.config_plan import Plan, plan_groups, plan_options, plan_tokens, plan_users
+from relay_app.config_text import ConfigError
 
 # Names the lock to PostgreSQL; any number that nothing else of the project uses.
 LOCK_ID = 7_101_520_331

@@ -60,6 +60,15 @@ class Place:
         """Note that `value` is not what is `wanted`."""
         return self.refuse(f"{shown(value)} is not {wanted}")
 
+    def wrong_kind(self, value: object, kind: str, example: str) -> UnsetType:
+        """Note that `value` is no list or mapping at all, with an example of one."""
+        return self.wrong(value, f"{kind}; want one, such as {self.such_as(example)}")
+
+    def such_as(self, example: str) -> str:
+        """Return `example` as the value of the key that stands here."""
+        name = self.path.rpartition(".")[2]
+        return example if name.endswith("]") else f"{name}: {example}"
+
 
 Check: TypeAlias = Callable[[Any, Place], Any]
 
@@ -157,12 +166,12 @@ def one_of(*choices: str) -> Check:
     return check
 
 
-def list_of(one: Check) -> Check:
+def list_of(one: Check, *, example: str = "..., ...") -> Check:
     """Return a check for a list whose items all pass `one`; repeated items count once."""
 
     def check(value: object, place: Place) -> list[str] | UnsetType:
         if not isinstance(value, list):
-            return place.wrong(value, "a list")
+            return place.wrong_kind(value, "a list", f"[{example}]")
         items = [one(item, place.item(number)) for number, item in enumerate(value)]
         return list(dict.fromkeys(item for item in items if item is not UNSET))
 
@@ -204,7 +213,7 @@ def without_password(url: str) -> str:
 def status_mapping(value: object, place: Place) -> dict[str, int] | UnsetType:
     """Check a mapping of upstream statuses (100-599) to others (400-599)."""
     if not isinstance(value, dict):
-        return place.wrong(value, "a mapping of statuses")
+        return place.wrong_kind(value, "a mapping of statuses", "{404: 503}")
     found = {}
     for raw_from, raw_to in value.items():
         entry = place.key(raw_from)
@@ -223,7 +232,7 @@ def status_mapping(value: object, place: Place) -> dict[str, int] | UnsetType:
 def timeouts(value: object, place: Place) -> dict[str, float] | UnsetType:
     """Check a mapping of time limits in seconds."""
     if not isinstance(value, dict):
-        return place.wrong(value, "a mapping of time limits")
+        return place.wrong_kind(value, "a mapping of time limits", "{connect: 5, idle: 60}")
     found = {}
     for name, seconds in value.items():
         entry = place.key(name)
@@ -242,7 +251,7 @@ def timeouts(value: object, place: Place) -> dict[str, float] | UnsetType:
 def json_mapping(value: object, place: Place) -> dict[str, Any] | UnsetType:
     """Check a free mapping of what JSON can hold."""
     if not isinstance(value, dict):
-        return place.wrong(value, "a mapping")
+        return place.wrong_kind(value, "a mapping", "{region: eu}")
     fault = json_fault(value)
     return value if fault is None else place.refuse(fault)
 

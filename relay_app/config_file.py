@@ -7,19 +7,18 @@ UNSET. `config_plan` holds the rows against the database, `config_apply` writes.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 import msgspec
-import yaml
 from msgspec import UNSET, UnsetType
 
 from channels_app.options import option_spec
 from relay_app import config_fields as check
 from relay_app.config_fields import Place
+from relay_app.config_text import ConfigError, parse
 from relay_app.providers.registry import unknown_provider
 
 VERSION = 1
@@ -27,13 +26,14 @@ NOT_YET = "not supported by this version yet"
 # Sections of the format that this version has no rows for.
 LATER_SECTIONS = frozenset({"preset", "auto_groups", "affinity_rules", "prices"})
 
-
-class ConfigError(Exception):
-    """The file is refused; `problems` holds one line for each reason."""
-
-    def __init__(self, *problems: str) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+MODELS = check.list_of(check.model_name, example='gpt-4o, "gpt-4o-*"')
+# One row of each section that is a list, for those who wrote something else.
+EXAMPLES = {
+    "groups": "{name: default}",
+    "channels": "{name: primary, type: openai}",
+    "users": "{name: alice}",
+    "tokens": "{name: ci, user: alice}",
+}
 
 
 def _provider(value: object, place: Place) -> str | UnsetType:
@@ -76,7 +76,11 @@ class KeyRow(Row, frozen=True, kw_only=True):
 
 def _keys(value: object, place: Place) -> list[KeyRow] | UnsetType:
     if not isinstance(value, list):
-        return place.refuse("what stands here is not a list of keys")
+        # Not shown: it may be the key itself.
+        example = place.such_as("[sk-...]")
+        return place.refuse(
+            f"what stands here is not a list of keys; want a list, such as {example}"
+        )
     found: dict[str, KeyRow] = {}
     for number, raw in enumerate(value):
         row = _key(raw, place.item(number))
@@ -131,8 +135,10 @@ class ChannelRow(Row, frozen=True, kw_only=True):
     base_url: Annotated[str | UnsetType, check.base_url] = UNSET
     keys: Annotated[list[KeyRow] | UnsetType, _keys] = UNSET
     key_mode: Annotated[str | UnsetType, check.one_of("random", "polling")] = UNSET
-    models: Annotated[list[str] | UnsetType, check.list_of(check.model_name)] = UNSET
-    groups: Annotated[list[str] | UnsetType, check.list_of(check.text(100))] = UNSET
+    models: Annotated[list[str] | UnsetType, MODELS] = UNSET
+    groups: Annotated[list[str] | UnsetType, check.list_of(check.text(100), example="default")] = (
+        UNSET
+    )
     priority: Annotated[int | UnsetType, check.integer(-check.MAX_INT)] = UNSET
     weight: Annotated[int | UnsetType, check.integer(0)] = UNSET
     enabled: Annotated[bool | UnsetType, check.boolean] = UNSET
@@ -177,7 +183,7 @@ class TokenRow(Row, frozen=True, kw_only=True):
     group: Annotated[str | UnsetType, check.text(100, may_be_empty=True)] = UNSET
     unlimited: Annotated[bool | UnsetType, check.boolean] = UNSET
     enabled: Annotated[bool | UnsetType, check.boolean] = UNSET
-    models: Annotated[list[str] | UnsetType, check.list_of(check.model_name)] = UNSET
+    models: Annotated[list[str] | UnsetType, MODELS] = UNSET
     expires_at: Annotated[Any, check.moment] = UNSET
 
 
@@ -203,18 +209,19 @@ def read_config(path: Path, *, environ: Mapping[str, str]) -> Config:
     except OSError as error:
         raise ConfigError(f"can't be read: {error.strerror or error}") from None
     try:
-        return load_config(raw.decode("utf-8-sig"), environ=environ)
+        text = raw.decode("utf-8-sig")
+        return load_config(text, environ=environ, is_json=path.suffix.lower() == ".json")
     except UnicodeDecodeError as error:
         raise ConfigError(f"is not UTF-8 text (byte {error.start})") from None
 
 
-def load_config(text: str, *, environ: Mapping[str, str]) -> Config:
+def load_config(text: str, *, environ: Mapping[str, str], is_json: bool = False) -> Config:
     """Return the configuration in `text`, YAML or JSON, with the problems of its rows.
 
     `environ` is where keys given as `{env: NAME}` come from. Raises ConfigError when the
     text can't be read as one mapping.
     """
-    raw = _parse(text)
+    raw = parse(text, is_json=is_json)
     if raw is None:
         raise ConfigError("is empty; a mapping with version, options, channels, ... is wanted")
     if not isinstance(raw, dict):
@@ -242,69 +249,11 @@ def load_config(text: str, *, environ: Mapping[str, str]) -> Config:
     return config
 
 
-def _parse(text: str) -> object:
-    # JSON may be indented by tabs, which YAML refuses, and is read much faster as itself.
-    if text.lstrip().startswith("{"):
-        try:
-            return json.loads(text, object_pairs_hook=_json_object)
-        except (ValueError, RecursionError) as error:
-            if isinstance(error, json.JSONDecodeError) and "\n\t" in text:
-                at = f"line {error.lineno}, column {error.colno}"
-                raise ConfigError(f"{at}: {error.msg}") from None
-            # Else a flow mapping of YAML, or an error that YAML names as well.
-    try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ConfigError(f"{at}{error.problem or 'no YAML'}") from None
-    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
-        reason = getattr(error, "reason", None) or "nested too deeply"
-        raise ConfigError(f"is no YAML: {reason}") from None
-
-
-def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ConfigError(f"duplicate key {check.shown(name)}")
-        found[name] = value
-    return found
-
-
-class _Loader(yaml.CSafeLoader):
-    """YAML without duplicate keys, whose errors all name their line."""
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep=deep)
-        # PyYAML lets whatever its scalar readers raise through: `2020-13-45`, `!!bool x`.
-        except (ValueError, LookupError, AttributeError, TypeError, OverflowError):
-            problem = f"a value that can't be read as {node.tag.rpartition(':')[2]}"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue  # keys may repeat those of a merged mapping
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                problem = "a key that is a list or mapping"
-            elif key in seen:
-                problem = f"duplicate key {check.shown(key)}"
-            else:
-                seen.add(key)
-                continue
-            raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-        return super().construct_mapping(node, deep=deep)
-
-
 def _options(raw: object, place: Place) -> dict[str, Any]:
     if raw is None:
         return {}
     if not isinstance(raw, dict):
-        place.wrong(raw, "a mapping of options")
+        place.wrong_kind(raw, "a mapping of options", "{RetryTimes: 3}")
         return {}
     found = {}
     for name, value in raw.items():
@@ -325,7 +274,7 @@ def _section(kind: type[R], raw: object, place: Place) -> list[R]:
     if raw is None:
         return []
     if not isinstance(raw, list):
-        place.wrong(raw, "a list of rows")
+        place.wrong_kind(raw, "a list of rows", f"[{EXAMPLES[place.path]}]")
         return []
     found: dict[tuple[Any, ...], R] = {}
     for number, item in enumerate(raw):
@@ -344,7 +293,8 @@ def _section(kind: type[R], raw: object, place: Place) -> list[R]:
 def _row(kind: type[R], raw: object, place: Place) -> R | None:
     """Return `raw` as a row, or None when it is no mapping or lacks what names it."""
     if not isinstance(raw, dict):
-        place.wrong(raw, "a mapping")
+        example = EXAMPLES.get(place.path.partition("[")[0], "{key: sk-...}")
+        place.wrong_kind(raw, "a mapping", example)
         return None
     count = len(place.problems)
     checks = file_fields(kind)

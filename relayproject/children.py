@@ -20,6 +20,8 @@ log = structlog.get_logger(__name__)
 WATCH_S = 0.1  # how soon a dead child is noticed
 BACKOFF_S = 0.5  # before the first new start; doubled each time ...
 BACKOFF_CAP_S = 10.0  # ... up to this
+HURRY_S = 2.0  # what is left to a child once the operator wants the end now
+WAIT_POLL_S = 0.05
 STEADY_S = 30.0  # a child that lived this long starts over at BACKOFF_S
 
 
@@ -27,8 +29,9 @@ class Child:
     """One child process and how to start it.
 
     `stop_s` is how long it may take to end after SIGTERM before it is killed; `is_last` makes it
-    stop after the others, which need it. It runs in a session of its own, so that Ctrl-C reaches
-    only the parent, which stops things in order.
+    stop after the others, which need it; what `is_mute` writes to standard output is dropped. It
+    runs in a session of its own, so that Ctrl-C reaches only the parent, which stops things in
+    order.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Child:
         pass_fds: Sequence[int] = (),
         folder: Path | None = None,
         is_last: bool = False,
+        is_mute: bool = False,
     ) -> None:
         self.name = name
         self.command = list(command)
@@ -49,6 +53,7 @@ class Child:
         self.pass_fds = tuple(pass_fds)
         self.folder = folder
         self.is_last = is_last
+        self.is_mute = is_mute
         self.process: subprocess.Popen[bytes] | None = None
         self.is_wanted = False
         self._kill_at_s = 0.0
@@ -75,6 +80,7 @@ class Child:
             pass_fds=self.pass_fds,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL if self.is_mute else None,
             start_new_session=True,
         )
         self.is_wanted = True
@@ -110,12 +116,24 @@ class Child:
         """Return when the process has ended; kill it when its time is over."""
         if self.process is None:
             return
-        try:
-            self.process.wait(max(0.0, self._kill_at_s - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            log.warning("child_killed", child=self.name, after_s=self.stop_s)
+        # In short steps: a second signal may bring the time to kill forward.
+        while time.monotonic() < self._kill_at_s:
+            try:
+                self.process.wait(WAIT_POLL_S)
+            except subprocess.TimeoutExpired:
+                continue
+            return
+        if self.is_alive:
+            log.warning("child_killed", child=self.name)
             self.kill()
-            self.process.wait()
+        self.process.wait()
+
+    def hurry(self) -> None:
+        """Ask once more, and leave it little time; safe inside a signal handler."""
+        if self.process is not None and self.is_alive:
+            self.ask_to_stop()
+            self.process.terminate()
+            self._kill_at_s = min(self._kill_at_s, time.monotonic() + HURRY_S)
 
     def kill(self) -> None:
         """Kill the process and whatever it started in its session."""
@@ -165,6 +183,18 @@ class Supervisor:
                     child.ask_to_stop()
                 for child in group:
                     child.wait_stopped()
+
+    def ask_to_stop(self, children: Sequence[Child]) -> None:
+        """Ask these children to stop, without waiting for them."""
+        with self._lock:
+            for child in children:
+                child.ask_to_stop()
+
+    def hurry(self) -> None:
+        """Have `stop_all` end soon; those that serve the others keep their time."""
+        for child in self.children:
+            if not child.is_last:
+                child.hurry()
 
     def _watch(self) -> None:
         while True:

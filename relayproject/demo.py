@@ -1,7 +1,7 @@
 """What `serve --demo` sets up: an admin, two simulated channels and a token that works.
 
 The first channel fails one time in three, so that the first minutes show what a relay is
-for. Made once: a second start finds it and leaves everything as it is.
+for. Made once: a second start leaves everything as it is, and what was deleted stays away.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from django.conf import settings
@@ -23,16 +24,23 @@ from relayproject import secret_store
 MODEL = "demo-chat"
 RETRY_TIMES = 3
 ADMIN = "admin"
+OWNER = "demo"
+CHANNELS: tuple[tuple[str, int, dict[str, str]], ...] = (
+    ("demo-primary", 100, {"behaviour": "status-503-every-3"}),
+    ("demo-backup", 50, {}),
+)
+MADE_FILE = "demo_made"  # in DATA_DIR, once the data was there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoInfo:
-    """What to tell the operator; `password` only when the account was just made."""
+    """What to tell the operator; `is_whole`: token and channels are there, so the line works."""
 
     address: str
     token: str
-    password: str | None
+    admin: str
     is_new: bool
+    is_whole: bool
 
     @property
     def curl(self) -> str:
@@ -44,46 +52,58 @@ class DemoInfo:
         return shlex.join(words)
 
     def __str__(self) -> str:
-        account = f"user {ADMIN}"
-        if self.password:
-            account += f", password {self.password} (shown only now; change it there)"
-        lines = [
-            f"  demo data {'made' if self.is_new else 'found'}",
-            f"  admin: {self.address}/admin/ {account}",
-            "  ask it (one answer in three comes from demo-backup after demo-primary",
-            "  failed: X-Relay-Attempts: 2):",
-            f"  {self.curl}",
-        ]
+        lines = [f"  demo data {'made' if self.is_new else 'found'}"]
+        account = f"  admin: {self.address}/admin/ user {self.admin}"
+        if not self.is_new:
+            account += f" (password lost? .venv/bin/python manage.py changepassword {self.admin})"
+        lines.append(account)
+        if self.is_whole:
+            lines += [
+                "  ask it (one answer in three comes from demo-backup after demo-primary",
+                "  failed: X-Relay-Attempts: 2):",
+                f"  {self.curl}",
+            ]
+        else:
+            lines.append("  some of it was deleted and stays so; a token: manage.py create_token")
         return "\n".join(lines)
 
 
-def set_up(*, address: str) -> DemoInfo:
-    """Make what is missing and return it; `address` is where the relay will listen."""
+def set_up(*, address: str, say: Callable[[str], None]) -> DemoInfo:
+    """Make it in a database that never had it; `address` is where the relay will listen.
+
+    `say` is told the password of a new account before the account can be used.
+    """
     token = secret_store.read_or_create(settings.DATA_DIR / "demo_token", new_key)
+    made_file = settings.DATA_DIR / MADE_FILE
     with transaction.atomic():
-        password = _make_admin()
-        is_new = not Token.objects.filter(key_hash=key_hash(token)).exists()
+        admin, is_first = _admin(say)
+        # The file remembers a demo that was deleted, unless the database is another, new one.
+        is_known = made_file.exists() and not is_first
+        is_new = not is_known and not User.objects.filter(username=OWNER).exists()
         if is_new:
             _make_demo(token)
-    return DemoInfo(address=address, token=token, password=password, is_new=is_new)
+    made_file.touch()
+    has_token = Token.objects.filter(key_hash=key_hash(token)).exists()
+    left = Channel.objects.filter(name__in=[name for name, _, _ in CHANNELS]).count()
+    is_whole = has_token and left == len(CHANNELS)
+    return DemoInfo(address=address, token=token, admin=admin, is_new=is_new, is_whole=is_whole)
 
 
-def _make_admin() -> str | None:
-    """Return the password of a new first account, or None if there is one already."""
-    if User.objects.filter(is_superuser=True).exists():
-        return None
+def _admin(say: Callable[[str], None]) -> tuple[str, bool]:
+    """Return the name of the first administrator, and whether it was made just now."""
+    present = User.objects.filter(is_superuser=True).order_by("pk").first()
+    if present is not None:
+        return present.username, False
     password = secrets.token_urlsafe(12)
     User.objects.create_superuser(ADMIN, password=password)
-    return password
+    # Before the commit: whatever interrupts here, no account is left whose password nobody saw.
+    say(f"  user {ADMIN}, password {password} (shown only now; change it in the admin)")
+    return ADMIN, True
 
 
 def _make_demo(token: str) -> None:
     group, _ = Group.objects.get_or_create(name="default")
-    channels: tuple[tuple[str, int, dict[str, str]], ...] = (
-        ("demo-primary", 100, {"behaviour": "status-503-every-3"}),
-        ("demo-backup", 50, {}),
-    )
-    for name, priority, behaviour in channels:
+    for name, priority, behaviour in CHANNELS:
         channel, _ = Channel.objects.get_or_create(
             name=name,
             defaults={
@@ -95,6 +115,5 @@ def _make_demo(token: str) -> None:
         )
         channel.groups.add(group)
     options_set(values={"RetryTimes": RETRY_TIMES})
-    owner, _ = User.objects.get_or_create(username="demo", defaults={"is_active": True})
-    Token.objects.filter(user=owner, name="demo").delete()
+    owner = User.objects.create(username=OWNER)
     token_create(user=owner, name="demo", key=token)

@@ -2,16 +2,19 @@
 
 As a program it is a child of `serve --workers N`:
     python -m relayproject.server LISTEN_FD READY_FD
-It inherits the listening socket and writes one byte to READY_FD once it answers.
+It inherits the listening socket and writes lines to READY_FD: `ready` once it answers, and
+`stopping N` when it was told to stop with N requests in flight.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 
 import uvicorn
@@ -30,9 +33,32 @@ GC_THRESHOLD = (50_000, 20, 50)
 
 LEAVE_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+# A repeated signal within this time is an echo of the first: make passes on what its whole
+# process group got already.
+ECHO_S = 0.5
+HURRY_POLL_S = 0.1
+
+
+class StopWish:
+    """Tells a second wish to stop, which wants it now, from the first and its echoes."""
+
+    def __init__(self) -> None:
+        self._first_s: float | None = None
+
+    def is_repeated(self) -> bool:
+        """Take one signal; return whether it is a second wish."""
+        now_s = time.monotonic()
+        if self._first_s is None:
+            self._first_s = now_s
+        return now_s - self._first_s >= ECHO_S
+
 
 def _nothing() -> None:
     """Stand for a callback that nobody needs."""
+
+
+def _nothing_of(_: int) -> None:
+    """Stand for a callback that takes a number and that nobody needs."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -55,7 +81,11 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class RelayServer(uvicorn.Server):
-    """uvicorn that says when it answers and when it was told to stop."""
+    """uvicorn that says when it answers and when it was told to stop.
+
+    `on_stop` runs inside the handler of the first signal, `on_drain` after it with the number of
+    requests in flight, `on_hurry` inside the handler of a second signal, which ends the drain.
+    """
 
     def __init__(
         self,
@@ -63,10 +93,17 @@ class RelayServer(uvicorn.Server):
         *,
         on_ready: Callable[[], None],
         on_stop: Callable[[], None] = _nothing,
+        on_drain: Callable[[int], None] = _nothing_of,
+        on_hurry: Callable[[], None] = _nothing,
+        wish: StopWish | None = None,
     ) -> None:
         super().__init__(config)
         self._on_ready = on_ready
         self._on_stop = on_stop
+        self._on_drain = on_drain
+        self._on_hurry = on_hurry
+        self._wish = wish or StopWish()
+        self._is_hurried = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the application and the socket, then settle memory and report."""
@@ -81,8 +118,29 @@ class RelayServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: object) -> None:
         """Take a signal while serving."""
-        self._on_stop()
-        super().handle_exit(sig, frame)  # type: ignore[arg-type] # only passed through
+        if self._wish.is_repeated():
+            self._is_hurried = True
+            self._on_hurry()
+        elif not self.should_exit:  # else an echo
+            self._on_stop()
+            super().handle_exit(sig, frame)  # type: ignore[arg-type] # only passed through
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Report what is in flight, then drain and close."""
+        self._on_drain(len(self.server_state.tasks))
+        await super().shutdown(sockets)
+
+    async def _wait_tasks_to_complete(self) -> None:
+        """Wait for requests in flight; a second signal ends it like the time limit does."""
+        drain = asyncio.ensure_future(super()._wait_tasks_to_complete())
+        try:
+            while not drain.done():
+                if self._is_hurried:
+                    raise TimeoutError
+                await asyncio.wait({drain}, timeout=HURRY_POLL_S)
+            await drain
+        finally:
+            drain.cancel()
 
 
 def settle_memory() -> None:
@@ -97,8 +155,14 @@ def run(
     *,
     on_ready: Callable[[], None],
     on_stop: Callable[[], None] = _nothing,
+    on_drain: Callable[[int], None] = _nothing_of,
+    on_hurry: Callable[[], None] = _nothing,
+    wish: StopWish | None = None,
 ) -> int:
-    """Serve on `bound` until SIGTERM or SIGINT, drain, and return the exit code."""
+    """Serve on `bound` until SIGTERM or SIGINT, drain, and return the exit code.
+
+    The callbacks are those of `RelayServer`.
+    """
     from relayproject.asgi import application
 
     config = uvicorn.Config(
@@ -115,7 +179,14 @@ def run(
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=settings.DRAIN_S,
     )
-    server = RelayServer(config, on_ready=on_ready, on_stop=on_stop)
+    server = RelayServer(
+        config,
+        on_ready=on_ready,
+        on_stop=on_stop,
+        on_drain=on_drain,
+        on_hurry=on_hurry,
+        wish=wish,
+    )
     # uvicorn watches signals only while it runs and repeats the ones it saw afterwards.
     for number in LEAVE_SIGNALS:
         signal.signal(number, server.leave)
@@ -133,10 +204,14 @@ def main() -> None:
     listen_fd, ready_fd = int(sys.argv[1]), int(sys.argv[2])
     bound = socket.socket(fileno=listen_fd)
 
-    def tell_parent() -> None:
-        os.write(ready_fd, b".")
+    def tell_parent(line: str) -> None:
+        os.write(ready_fd, f"{line}\n".encode())
 
-    code = run(bound, on_ready=tell_parent)
+    code = run(
+        bound,
+        on_ready=lambda: tell_parent("ready"),
+        on_drain=lambda in_flight: tell_parent(f"stopping {in_flight}"),
+    )
     sys.stderr.flush()
     # Not sys.exit: it waits for threads, and one stuck in a database call would hold the stop.
     os._exit(code)

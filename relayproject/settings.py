@@ -179,6 +179,7 @@ UNFOLD = {
         }
     ],
     "STYLES": [lambda _request: static("relay_app/admin.css")],
+    "DASHBOARD_CALLBACK": "relay_app.admin.home.home",
     "COMMAND": {"search_callback": "relay_app.admin.navigation.search"},
     "SIDEBAR": {
         "show_search": True,

@@ -35,6 +35,23 @@ def wire_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
+def django_db_setup(
+    django_test_environment: None,
+    django_db_modify_db_settings: None,
+    django_db_blocker: Any,
+) -> Iterator[None]:
+    """Make the test database for every run: pytest-django looks at marks to see whether one is
+    needed, and tests of the live relay carry none."""
+    from django.test.utils import setup_databases, teardown_databases
+
+    with django_db_blocker.unblock():
+        made = setup_databases(verbosity=0, interactive=False, aliases={"default"})
+    yield
+    with django_db_blocker.unblock():
+        teardown_databases(made, verbosity=0)
+
+
+@pytest.fixture(scope="session")
 def upstream_server() -> Iterator[Upstream]:
     upstream = Upstream()
     upstream.start()

@@ -6,12 +6,14 @@ Unfold and simple_history ship no types; what is used of them passes through her
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Any, TypeVar
 
 from django.contrib.admin import ShowFacets
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from simple_history.admin import SimpleHistoryAdmin
@@ -30,6 +32,11 @@ class PlainAdmin(ModelAdmin):  # type: ignore[misc]  # unfold is untyped
     # Counts beside each choice of a filter cost a scan of the table for each.
     show_facets = ShowFacets.NEVER
     empty_value_display = EMPTY
+    # Unfold's pages with names as they are in the header, and plain words for no rows.
+    change_list_template: Any = "relay_app/admin/change_list.html"
+    change_form_template: Any = "relay_app/admin/change_form.html"
+    delete_confirmation_template: Any = "relay_app/admin/delete_confirmation.html"
+    object_history_template: Any = "relay_app/admin/object_history.html"
 
 
 class HistoryAdmin(SimpleHistoryAdmin, PlainAdmin):  # type: ignore[misc]  # untyped
@@ -39,6 +46,7 @@ class HistoryAdmin(SimpleHistoryAdmin, PlainAdmin):  # type: ignore[misc]  # unt
     lacks what is secret.
     """
 
+    object_history_template: Any = "relay_app/admin/history.html"
     object_history_list_template = "relay_app/admin/history_list.html"
 
     def revert_disabled(self, request: HttpRequest, obj: Model | None = None) -> bool:
@@ -84,6 +92,22 @@ def column(
         return shown
 
     return decorate
+
+
+def moment_text(moment: datetime | None) -> str:
+    """Return a time to the second in the admin's zone, as all its pages show times."""
+    return f"{timezone.localtime(moment):%Y-%m-%d %H:%M:%S}" if moment else EMPTY
+
+
+def moment_column(field: str, description: str) -> Callable[[Any, Any], str]:
+    """Return a column that shows a row's field with `moment_text`."""
+
+    @column(description, ordering=field)
+    def shown(_page: Any, row: Any) -> str:
+        """Return the time of the row."""
+        return moment_text(getattr(row, field))
+
+    return shown
 
 
 def list_action(description: str, *, permissions: Iterable[str]) -> Callable[[F], F]:

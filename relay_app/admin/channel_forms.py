@@ -69,6 +69,7 @@ class ChannelForm(forms.ModelForm[Channel]):
     class Meta:
         model = Channel
         exclude = ("status_reason", "status_changed_at")  # noqa: DJ006 - the page lists its fields
+        labels = {"base_url": "Base URL"}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -177,7 +178,7 @@ class ChannelKeyInline(TabularInline):  # type: ignore[misc]  # unfold is untype
     fields = ("masked", "new_value", "status", "status_reason")
     readonly_fields = ("masked", "status_reason")
 
-    @column("Stored")
+    @column("Key (masked)")
     def masked(self, key: ChannelKey) -> str:
         """Return all that is shown of a key."""
         return key.hint or "new"

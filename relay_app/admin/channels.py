@@ -9,6 +9,8 @@ from django.contrib import admin, messages
 from django.db.models import Count, IntegerField, OuterRef, Q, QuerySet, Subquery, TextField
 from django.db.models.functions import Cast, Coalesce
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.loader import render_to_string
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import (
     ChoicesDropdownFilter,
@@ -27,6 +29,7 @@ from relay_app.admin.base import (
     links,
     list_action,
     list_of_rows,
+    moment_column,
     page_of,
 )
 from relay_app.admin.channel_forms import ChannelForm, ChannelKeyInline, DisableForm
@@ -80,6 +83,7 @@ class ChannelAdmin(HistoryAdmin):
     autocomplete_fields = ("groups",)
     list_display = (
         "name",
+        "number",
         "status_badge",
         "type",
         "group_links",
@@ -122,7 +126,7 @@ class ChannelAdmin(HistoryAdmin):
         address = "base_url" if may_edit else "address"
         state = ["status", "auto_ban"]
         if obj is not None:
-            state += ["status_reason", "status_changed_at", "created_at"]
+            state += ["status_reason", "status_changed", "created"]
         return (
             (None, {"fields": ("name", "provider", address)}),
             ("Routing", {"fields": ("groups", "model_names", ("priority", "weight"))}),
@@ -136,7 +140,7 @@ class ChannelAdmin(HistoryAdmin):
     ) -> tuple[str, ...]:
         """Keep the status for the buttons: a form opened earlier must not undo what the
         relay did meanwhile."""
-        fields = ("status_reason", "status_changed_at", "created_at", "address")
+        fields = ("status_reason", "status_changed", "created", "address")
         return (*fields, "status") if obj else fields
 
     def save_model(self, request: HttpRequest, obj: Channel, form: Any, change: bool) -> None:
@@ -145,15 +149,30 @@ class ChannelAdmin(HistoryAdmin):
         for notice in getattr(form, "notices", ()):
             self.message_user(request, notice, messages.WARNING)
 
-    @column("Address")
+    status_changed = moment_column("status_changed_at", "Status changed")
+    created = moment_column("created_at", "Created")
+
+    @column("Base URL")
     def address(self, channel: Channel) -> str:
         """Return the address without a password in it."""
         return without_password(channel.base_url)
 
-    @column("Status", ordering="status", label=STATUS_COLOURS)
-    def status_badge(self, channel: Channel) -> tuple[str, str]:
-        """Return the status and the word for it."""
-        return channel.status, STATUS_WORDS.get(channel.status, channel.status)
+    @column("Id", ordering="pk")
+    def number(self, channel: Channel) -> str:
+        """Return the id, which log lines and chains name."""
+        return str(channel.pk)
+
+    @column("Status", ordering="status")
+    def status_badge(self, channel: Channel) -> SafeString:
+        """Return the word for the status, and below it why the channel is not in use."""
+        word = STATUS_WORDS.get(channel.status, channel.status)
+        colours = {"text": word, "type": STATUS_COLOURS.get(channel.status, "")}
+        badge = render_to_string("unfold/helpers/label.html", colours)
+        reason = "" if channel.status == Status.ENABLED else channel.status_reason
+        if not reason:
+            return badge
+        note = '<p class="relay-note relay-reason" title="{}">{}</p>'
+        return format_html("<div>{}" + note + "</div>", badge, reason, reason)
 
     @column("Type", ordering="provider")
     def type(self, channel: Channel) -> str:

@@ -63,7 +63,7 @@ def sidebar(request: HttpRequest) -> list[dict[str, Any]]:
         items = [
             {"title": name, "icon": icon, "link": reverse(page)}
             for name, icon, page, permission in pages
-            if _may_see(request, permission)
+            if may_see(request, permission)
         ]
         if items:
             sections.append({"title": title, "separator": True, "items": items})
@@ -76,22 +76,22 @@ def search(request: HttpRequest, term: str) -> list[SearchResult]:
     request_id = request_id_in(term)
     if _REQUEST_ID.fullmatch(request_id) and request.user.has_perm(PERMISSION):
         found.append(_result(request_id, "Why page of a request", why_url(request_id), "search"))
-    names: Iterable[tuple[Any, str, str]] = (
-        (Channel, "name", "Channel"),
-        (User, "username", "User"),
-        (Token, "name", "Token"),
+    names: Iterable[tuple[Any, str, tuple[str, ...], str]] = (
+        (Channel, "name", ("name",), "Channel"),
+        (User, "username", ("username",), "User"),
+        (Token, "name", ("user__username", "name"), "Token"),
     )
-    for model, field, kind in names:
+    for model, field, parts, kind in names:
         label = model._meta.label_lower.replace(".", ".view_")  # noqa: SLF001 - public API
-        if not _may_see(request, label):
+        if not may_see(request, label):
             continue
         rows = model.objects.filter(**{f"{field}__icontains": term}).order_by(field)
-        for pk, name in rows.values_list("pk", field)[:FOUND_EACH]:
-            found.append(_result(name, kind, page_of(model, pk), "arrow_forward"))
+        for pk, *shown in rows.values_list("pk", *parts)[:FOUND_EACH]:
+            found.append(_result("/".join(shown), kind, page_of(model, pk), "arrow_forward"))
     return found
 
 
-def _may_see(request: HttpRequest, permission: str) -> bool:
+def may_see(request: HttpRequest, permission: str) -> bool:
     """Return whether the user may view the rows, or change them, which includes it."""
     return request.user.has_perm(permission) or request.user.has_perm(
         permission.replace(".view_", ".change_")

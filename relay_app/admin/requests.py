@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, Prefetch, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import (
     BooleanRadioFilter,
@@ -20,7 +20,15 @@ from unfold.paginator import InfinitePaginator
 
 from billing_app.models import Token
 from channels_app.core.types import FailureClass
-from relay_app.admin.base import EMPTY, PlainAdmin, ReadOnly, column, link, page_of
+from relay_app.admin.base import (
+    EMPTY,
+    PlainAdmin,
+    ReadOnly,
+    column,
+    link,
+    moment_column,
+    page_of,
+)
 from relay_app.admin.filters import GroupNameFilter, MomentFilter
 from relay_app.admin.why import status_colour, why_url
 from relay_app.models import Attempt, RequestLog
@@ -76,10 +84,11 @@ class RequestLogAdmin(ReadOnly, PlainAdmin):
         "why",
         "moment",
         "token_link",
+        "asked",
         "request_model",
         "status_badge",
         "outcome",
-        "chain",
+        "channels",
         "duration",
     )
     list_display_links = None
@@ -98,6 +107,12 @@ class RequestLogAdmin(ReadOnly, PlainAdmin):
     paginator = InfinitePaginator
     show_full_result_count = False
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[RequestLog]:
+        """Return requests with the names of the channels they were sent to."""
+        queryset: QuerySet[RequestLog] = super().get_queryset(request)
+        names = Attempt.objects.only("request_id", "channel_id", "channel_name")
+        return queryset.prefetch_related(Prefetch("attempts", names.order_by("number")))
+
     def change_view(
         self,
         request: HttpRequest,
@@ -114,10 +129,7 @@ class RequestLogAdmin(ReadOnly, PlainAdmin):
         """Return a link to the why page; the first digits tell requests apart."""
         return link(why_url(row.request_id), row.request_id[:8])
 
-    @column("When", ordering="created_at")
-    def moment(self, row: RequestLog) -> str:
-        """Return the time to the second, which Django's own format lacks."""
-        return f"{timezone.localtime(row.created_at):%Y-%m-%d %H:%M:%S}"
+    moment = moment_column("created_at", "When")
 
     @column("Token", ordering="token_name")
     def token_link(self, row: RequestLog) -> SafeString | str:
@@ -125,6 +137,19 @@ class RequestLogAdmin(ReadOnly, PlainAdmin):
         if row.token_id is None:
             return EMPTY
         return link(page_of(Token, row.token_id), f"{row.user_name}/{row.token_name}")
+
+    @column("Endpoint", ordering="endpoint")
+    def asked(self, row: RequestLog) -> SafeString:
+        """Return the method and the path, whether or not there is such an endpoint."""
+        return format_html('<span class="relay-endpoint">{}</span>', row.endpoint)
+
+    @column("Channels")
+    def channels(self, row: RequestLog) -> SafeString | str:
+        """Return the channels' names in the order they were asked, by their ids in a tooltip."""
+        names = " → ".join(attempt.channel_name for attempt in row.attempts.all())
+        if not names:
+            return EMPTY
+        return format_html('<span class="relay-chain" title="ids {}">{}</span>', row.chain, names)
 
     @column(
         "Status",
@@ -138,5 +163,6 @@ class RequestLogAdmin(ReadOnly, PlainAdmin):
 
     @column("Duration", ordering="duration_ms")
     def duration(self, row: RequestLog) -> str:
-        """Return the duration in seconds."""
-        return f"{row.duration_ms / 1000:.2f} s"
+        """Return the duration in seconds, or in milliseconds below one."""
+        ms = row.duration_ms
+        return f"{ms} ms" if ms < 1000 else f"{ms / 1000:.2f} s"

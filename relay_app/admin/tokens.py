@@ -15,7 +15,15 @@ from unfold.contrib.filters.admin import DropdownFilter
 
 from billing_app.models import Token, User
 from billing_app.services import token_give_key, tokens_set_enabled
-from relay_app.admin.base import HistoryAdmin, column, link, list_action, list_of_rows, page_of
+from relay_app.admin.base import (
+    HistoryAdmin,
+    column,
+    link,
+    list_action,
+    list_of_rows,
+    moment_column,
+    page_of,
+)
 from relay_app.admin.fields import GroupNameField, ModelNamesField, checked
 from relay_app.admin.filters import GroupNameFilter
 from relay_app.config_fields import text
@@ -91,22 +99,24 @@ class TokenAdmin(HistoryAdmin):
     """Tokens of clients."""
 
     form = TokenForm
-    list_display = ("name", "owner", "hint", "group_name", "state", "expires_at")
+    list_display = ("full_name", "owner", "masked", "group_name", "state", "expires")
     list_filter: ClassVar[Any] = (StateFilter, GroupNameFilter)
     list_select_related = ("user",)
     search_fields = ("name", "user__username", "hint")
     search_help_text = "Name, owner or the ends of a key"
     autocomplete_fields = ("user",)
-    readonly_fields = ("hint", "created_at")
+    readonly_fields = ("masked", "created", "expires")
     actions = ("enable_selected", "disable_selected")
 
     def get_fieldsets(self, request: HttpRequest, obj: Token | None = None) -> Any:
         """Return the page's parts."""
+        may_edit = obj is None or self.has_change_permission(request, obj)
+        end = "expires_at" if may_edit else "expires"
         who: tuple[Any, ...] = ("user", "name")
         return [
-            (None, {"fields": who if obj is None else (*who, "hint", "created_at")}),
+            (None, {"fields": who if obj is None else (*who, "masked", "created")}),
             ("What it may use", {"fields": ("group", "model_names")}),
-            ("Limits", {"fields": ("is_enabled", "is_unlimited", "expires_at")}),
+            ("Limits", {"fields": ("is_enabled", "is_unlimited", end)}),
         ]
 
     def save_model(self, request: HttpRequest, obj: Token, form: Any, change: bool) -> None:
@@ -130,6 +140,19 @@ class TokenAdmin(HistoryAdmin):
             "list_url": list_of_rows(Token),
         }
         return TemplateResponse(request, "relay_app/admin/token_made.html", context)
+
+    expires = moment_column("expires_at", "Expires")
+    created = moment_column("created_at", "Created")
+
+    @column("Token", ordering=("user__username", "name"))
+    def full_name(self, token: Token) -> str:
+        """Return the name with its owner's: names are unique for each owner only."""
+        return f"{token.user.username}/{token.name}"
+
+    @column("Key (masked)", ordering="hint")
+    def masked(self, token: Token) -> str:
+        """Return all that is kept of the key in clear."""
+        return token.hint
 
     @column("Owner", ordering="user__username")
     def owner(self, token: Token) -> SafeString:

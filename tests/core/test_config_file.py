@@ -20,7 +20,6 @@ from relay_app.config_file import (
     SECTIONS,
     ChannelRow,
     Config,
-    ConfigError,
     GroupRow,
     KeyRow,
     TokenRow,
@@ -29,6 +28,7 @@ from relay_app.config_file import (
     load_config,
     read_config,
 )
+from relay_app.config_text import ConfigError
 
 
 def load(text: str, **environ: str) -> Config:

@@ -10,7 +10,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from relay_app.config_apply import config_apply
-from relay_app.config_file import ConfigError, read_config
+from relay_app.config_file import read_config
+from relay_app.config_text import ConfigError
 
 
 class Command(BaseCommand):
@@ -44,6 +45,10 @@ class Command(BaseCommand):
             self.stderr.write(f"note: {file}: {notice}")
         for line in applied.lines or ["no changes"]:
             self.stdout.write(line)
+        if dry_run:
+            self.stdout.write("dry run: nothing was changed")
+        elif applied.lines:
+            self.stdout.write("applied")
 
 
 def _refusal(file: Path, *problems: str) -> CommandError:

@@ -13,8 +13,12 @@ from django.utils import timezone
 
 from billing_app.models import User
 from billing_app.services import token_create
-from channels_app.models import Group
-from relay_app.config_fields import Check, Place, list_of, model_name, moment, nearest, text
+from channels_app.core.routing import model_matches
+from channels_app.models import Channel, Group
+from relay_app.config_fields import Check, Place, list_of, model_name, moment, nearest, shown, text
+from relay_app.config_plan import names_in
+
+MODELS = list_of(model_name, example="gpt-4o")
 
 
 class Command(BaseCommand):
@@ -33,6 +37,7 @@ class Command(BaseCommand):
     def handle(self, *, user: str, name: str, group: str, models: str, **options: Any) -> None:
         """Create the token; whatever is wrong becomes one line and exit code 1."""
         words = [word for word in models.split(",") if word.strip()]
+        names = tuple(_checked(MODELS, words, at="--models"))
         expires_at: datetime | None = _checked(moment, options["expires"], at="--expires")
         try:
             with transaction.atomic():
@@ -41,7 +46,7 @@ class Command(BaseCommand):
                     user=owner,
                     name=_free_name(name, owner),
                     group=_group(group),
-                    models=tuple(_checked(list_of(model_name), words, at="--models")),
+                    models=names,
                     expires_at=expires_at,
                 )
         except ValidationError as error:
@@ -50,6 +55,8 @@ class Command(BaseCommand):
             raise CommandError(f"the database says: {str(error).partition(chr(10))[0]}") from None
         if expires_at is not None and expires_at <= timezone.now():
             self.stderr.write(f"note: --expires {expires_at.isoformat()} has passed already")
+        for note in _not_served(names):
+            self.stderr.write(f"note: --models: {note}")
         self.stderr.write("This key is shown only now:")
         self.stdout.write(key)
 
@@ -81,6 +88,17 @@ def _group(name: str) -> str:
     if name and not Group.objects.filter(name=name).exists():
         raise CommandError(_unknown("group", name, Group.objects.values_list("name", flat=True)))
     return name
+
+
+def _not_served(names: Iterable[str]) -> list[str]:
+    """Return a line for each name that no channel serves; a misspelling shows in no other way."""
+    rows = Channel.objects.values_list("model_names", flat=True).iterator() if names else ()
+    served = {name for row in rows for name in names_in(row)}
+    return [
+        f"no channel serves {shown(name)} yet{nearest(name, sorted(served))}"
+        for name in names
+        if not any(model_matches(name, one) or model_matches(one, name) for one in served)
+    ]
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:

@@ -2,7 +2,8 @@
 
 Order: lock, port, Valkey, migrations, demo data, Celery worker with beat, relay. Each step says
 what it does. SIGTERM or SIGINT ends it with exit code 0 at any moment, after a drain when
-requests are in flight. Children die with it, also on kill -9; one that dies is started again.
+requests are in flight; a second one ends the drain. Children die with it, also on kill -9; one
+that dies is started again. A stop leaves all of SQLite in its one file.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import os
 import select
 import signal
 import socket
+import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from django.conf import settings
@@ -31,6 +35,9 @@ WORKER_STOP_S = 8.0  # for the task at hand; a stuck one is killed and started a
 RELAY_STOP_EXTRA_S = 5.0  # on top of DRAIN_S, to settle and close
 RELAY_START_S = 120.0
 SIGNAL_POLL_S = 0.1
+# How long a stop waits for relay processes to say what they have in flight.
+COUNT_S = 1.0
+CHECKPOINT_S = 2.0
 LOCK_FILE = "serve.lock"
 
 
@@ -62,6 +69,7 @@ class Command(BaseCommand):
         """Run until a signal ends it; does not return."""
         self._begin_s = time.monotonic()
         self._supervisor = Supervisor()
+        self._wish = server.StopWish()
         self._worker: Child | None = None
         self._embedded = _is_embedded(options["embedded"])
         if not 1 <= options["workers"] <= 256:
@@ -85,7 +93,7 @@ class Command(BaseCommand):
 
     def _start_parts(self, *, demo: bool, address: str) -> None:
         """Start and prepare what the relay needs, in order."""
-        self._say(f"relay {settings.VERSION}, port taken: {address}")
+        self._say(f"relay {settings.VERSION} starts on {address} (not ready yet)")
         if self._embedded:
             self._start_valkey()
             call_command("migrate", verbosity=0, interactive=False)
@@ -96,7 +104,7 @@ class Command(BaseCommand):
             from relayproject import demo as demo_data
 
             self._say("demo data:")
-            self.stdout.write(str(demo_data.set_up(address=address)))
+            self.stdout.write(str(demo_data.set_up(address=address, say=self._print)))
         if self._embedded:
             self._start_worker()
 
@@ -121,6 +129,7 @@ class Command(BaseCommand):
             stop_s=WORKER_STOP_S,
             environ={**os.environ, celery.BEAT_VARIABLE: "true"},
             folder=settings.BASE_DIR,
+            is_mute=True,  # only Celery's own word on shutdown; logs are on standard error
         )
         self._worker = worker
         self._supervisor.start(worker)
@@ -136,7 +145,14 @@ class Command(BaseCommand):
         if workers > 1:
             return self._relay_children(bound, workers=workers, ready=ready)
         self._supervisor.watch()
-        return server.run(bound, on_ready=ready, on_stop=self._ask_worker_to_stop)
+        return server.run(
+            bound,
+            on_ready=ready,
+            on_stop=self._ask_worker_to_stop,
+            on_drain=self._say_stopping,
+            on_hurry=self._supervisor.hurry,
+            wish=self._wish,
+        )
 
     def _relay_children(
         self, bound: socket.socket, *, workers: int, ready: Callable[[], None]
@@ -145,7 +161,7 @@ class Command(BaseCommand):
         read_fd, write_fd = os.pipe()
         signals_seen: list[int] = []
         for number in server.LEAVE_SIGNALS:
-            signal.signal(number, lambda seen, _: signals_seen.append(seen))
+            signal.signal(number, lambda seen, _: self._note_signal(seen, signals_seen))
         relays = [
             Child(
                 f"relay-{index}",
@@ -165,7 +181,19 @@ class Command(BaseCommand):
         while not signals_seen:
             time.sleep(SIGNAL_POLL_S)
         bound.close()  # or the kernel would go on queueing connections that nobody takes
+        self._ask_worker_to_stop()
+        self._supervisor.ask_to_stop(relays)
+        self._say_stopping(_in_flight(read_fd, relays=len(relays)))
         return 0
+
+    def _note_signal(self, number: int, signals_seen: list[int]) -> None:
+        signals_seen.append(number)
+        self._hurry_if_repeated()
+
+    def _hurry_if_repeated(self, *_: object) -> None:
+        """Handle a signal while stopping."""
+        if self._wish.is_repeated():
+            self._supervisor.hurry()
 
     def _ask_worker_to_stop(self) -> None:
         """Let the worker finish its task while the relay drains."""
@@ -173,7 +201,11 @@ class Command(BaseCommand):
             self._worker.ask_to_stop()
 
     def _stop_parts(self) -> None:
+        for number in server.LEAVE_SIGNALS:
+            signal.signal(number, self._hurry_if_repeated)
         self._supervisor.stop_all()
+        if note := _checkpoint():
+            self._say(note)
         if self._embedded:
             settings.REDIS_URL_FILE.unlink(missing_ok=True)
 
@@ -183,17 +215,25 @@ class Command(BaseCommand):
         Ends the process from inside the handler: an exception raised here could land in code
         that swallows it.
         """
+        self._wish.is_repeated()  # the first, for what `_stop_parts` makes of a second
         self._stop_parts()
         os._exit(0)
 
-    def _say(self, what: str) -> None:
-        self.stdout.write(f"{time.monotonic() - self._begin_s:6.1f} s  {what}")
+    def _print(self, text: str) -> None:
+        self.stdout.write(text)
         self.stdout.flush()
+
+    def _say(self, what: str) -> None:
+        self._print(f"{time.monotonic() - self._begin_s:6.1f} s  {what}")
+
+    def _say_stopping(self, in_flight: int) -> None:
+        what = f"{in_flight or 'no'} request{'' if in_flight == 1 else 's'} in flight"
+        limit = f", up to {settings.DRAIN_S} s" if in_flight else ""
+        self._say(f"stopping: {what}{limit} (again: end now)")
 
     def _say_ready(self, address: str) -> None:
         took_s = time.monotonic() - self._begin_s
-        self.stdout.write(f"relay ready on {address} · admin {address}/admin/ · {took_s:.1f} s")
-        self.stdout.flush()
+        self._print(f"relay ready on {address} · admin {address}/admin/ · {took_s:.1f} s")
 
 
 def _is_embedded(asked: bool | None) -> bool:
@@ -248,7 +288,37 @@ def _wait_ready(relays: list[Child], *, read_fd: int, signals_seen: list[int]) -
         if time.monotonic() > give_up_s:
             raise CommandError(f"relay processes not ready after {RELAY_START_S:.0f} s")
         if select.select([read_fd], [], [], SIGNAL_POLL_S)[0]:
-            answering += len(os.read(read_fd, 64))
+            answering += os.read(read_fd, 4096).count(b"ready\n")
+
+
+def _in_flight(read_fd: int, *, relays: int) -> int:
+    """Return how many requests the stopping relay processes have said to have in flight."""
+    give_up_s = time.monotonic() + COUNT_S
+    told = b""
+    # Older lines may come first, of processes that were started again.
+    while told.count(b"stopping") < relays and time.monotonic() < give_up_s:
+        if select.select([read_fd], [], [], SIGNAL_POLL_S)[0]:
+            told += os.read(read_fd, 4096)
+    lines = [line.split() for line in told.decode().splitlines()]
+    return sum(int(line[1]) for line in lines if line[0] == "stopping")
+
+
+def _checkpoint() -> str | None:
+    """Bring what SQLite keeps beside its file into it; return what to say if that failed.
+
+    Then a copy of the file alone is a whole backup. To be called once the children have ended.
+    """
+    database = settings.DATABASES["default"]
+    path = Path(database["NAME"])
+    if database["ENGINE"] != "django.db.backends.sqlite3" or not path.exists():
+        return None
+    try:
+        # Not Django's connection: the thread that a signal interrupted may be using it.
+        with closing(sqlite3.connect(path, timeout=CHECKPOINT_S)) as connection:
+            is_busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+    except sqlite3.Error as error:
+        return f"database not checkpointed: {error}"
+    return "database in use elsewhere: its -wal file belongs to it" if is_busy else None
 
 
 def _end(code: int) -> NoReturn:
