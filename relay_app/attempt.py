@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 
@@ -26,6 +27,8 @@ EVENT_STREAM = "text/event-stream"
 # Error texts are short; a slow or endless one must not hold up the next attempt.
 MAX_ERROR_BYTES = 256 * 1024
 ERROR_READ_S = 10.0
+# Generous for images in base64; a compressed bomb or an endless body ends here.
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,40 +56,45 @@ async def send(
     if isinstance(request, Failure):
         return request
     channel, sent_s = step.channel, time.monotonic()
-    headers_s = limits.first_byte if call.is_stream else limits.response
+    headers_s = limits.earliest(
+        limits.first_byte if call.is_stream else limits.response, limits.total
+    )
     try:
-        async with asyncio.timeout(limits.earliest(headers_s, limits.total)):
+        async with asyncio.timeout(headers_s):
             response = await transport.handle_async_request(request)
     except TimeoutError:
-        message = f"no answer within {limits.earliest(headers_s, limits.total):g} s"
+        message = f"no answer within {headers_s:g} s"
         return Failure(failure_class=FailureClass.TIMEOUT, message=message)
     except httpx.TransportError as error:
         return _unreachable(error, channel)
-    stream: AnswerStream | None = None
+    common: Any = {"channel": channel, "limits": limits, "sent_s": sent_s}
+    answer: Answer | Failure | None = None
     try:
         if not 200 <= response.status_code <= 299:
-            return await _read_error(response, channel)
-        content_type = response.headers.get("content-type", "")
-        if call.is_stream and content_type.lower().startswith(EVENT_STREAM):
-            opening = AnswerStream(
-                response,
-                dialect,
-                channel=channel,
-                limits=limits,
-                sent_s=sent_s,
-                request_id=call.request_id,
-            )
-            failure = await opening.open()
-            if failure is not None:
-                return failure
-            stream = opening
-            return Answer(status=200, content_type=content_type, stream=stream, model=stream.model)
-        return await _read_whole(
-            response, channel=channel, dialect=dialect, limits=limits, sent_s=sent_s
-        )
+            answer = await _read_error(response, channel)
+        elif call.is_stream and _content_type(response).lower().startswith(EVENT_STREAM):
+            stream = AnswerStream(response, dialect, request_id=call.request_id, **common)
+            answer = await _open_stream(stream, response)
+        else:
+            answer = await _read_whole(response, dialect, **common)
     finally:
-        if stream is None:
+        if not (isinstance(answer, Answer) and answer.stream):
             await response.stream.aclose()  # type: ignore[union-attr]  # always async
+    return answer
+
+
+async def _open_stream(stream: AnswerStream, response: httpx.Response) -> Answer | Failure:
+    """Return the stream once it is past its commit point."""
+    failure = await stream.open()
+    if failure is not None:
+        return failure
+    return Answer(
+        status=200, content_type=_content_type(response), stream=stream, model=stream.model
+    )
+
+
+def _content_type(response: httpx.Response) -> str:
+    return str(response.headers.get("content-type", "application/json"))
 
 
 def _build(call: Call, step: Step, limits: Limits) -> httpx.Request | Failure:
@@ -141,9 +149,9 @@ async def _read_error(response: httpx.Response, channel: ChannelView) -> Failure
 
 async def _read_whole(
     response: httpx.Response,
+    dialect: Dialect,
     *,
     channel: ChannelView,
-    dialect: Dialect,
     limits: Limits,
     sent_s: float,
 ) -> Answer | Failure:
@@ -152,7 +160,7 @@ async def _read_whole(
     left_s = None if limit_s is None else max(0.0, sent_s + limit_s - time.monotonic())
     try:
         async with asyncio.timeout(left_s):
-            body = await response.aread()
+            body = await _read_body(response)
     except TimeoutError:
         message = f"the answer was not whole within {limit_s:g} s"
         return Failure(failure_class=FailureClass.TIMEOUT, message=message)
@@ -161,6 +169,29 @@ async def _read_whole(
             failure_class=FailureClass.TRANSPORT,
             message=redact(f"{type(error).__name__}: {error}", channel.secrets),
         )
+    if body is None:
+        message = f"the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB"
+        return Failure(
+            failure_class=FailureClass.SERVER, message=message, status=502, seen_status=502
+        )
+    return _judge(response, body, channel=channel, dialect=dialect)
+
+
+async def _read_body(response: httpx.Response) -> bytes | None:
+    """Return the whole body, decompressed; None when it is too large to be an answer."""
+    parts, size = [], 0
+    async for part in response.aiter_bytes():
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _judge(
+    response: httpx.Response, body: bytes, *, channel: ChannelView, dialect: Dialect
+) -> Answer | Failure:
+    """Return what a whole 2xx body is: an answer, an error object, nothing, or noise."""
     facts = dialect.read_answer(body)
     if facts.is_error:
         return classify_response(
@@ -183,10 +214,11 @@ async def _read_whole(
             message="the answer is empty",
             status=response.status_code,
             empty_answer=body,
+            empty_answer_type=_content_type(response),
         )
     return Answer(
         status=response.status_code,
-        content_type=response.headers.get("content-type", "application/json"),
+        content_type=_content_type(response),
         body=body,
         model=facts.model,
         usage=facts.usage,

@@ -15,8 +15,8 @@ from relay_app.snapshot import SnapshotFeed
 HOW = "send your token as 'Authorization: Bearer <token>'"
 
 
-async def authenticate(request: HttpRequest, feed: SnapshotFeed) -> TokenView:
-    """Return the token that `request` carries; raise InvalidToken saying what is wrong.
+async def find_token(request: HttpRequest, feed: SnapshotFeed) -> TokenView:
+    """Return the token that `request` carries, usable or not; raise InvalidToken.
 
     Reads the snapshot; the database is asked once for a token that is not in it.
     """
@@ -27,11 +27,15 @@ async def authenticate(request: HttpRequest, feed: SnapshotFeed) -> TokenView:
     token = feed.current.tokens.by_hash.get(hashed) or await feed.find_token(hashed)
     if token is None:
         raise InvalidToken("the token is wrong; check it for missing characters")
+    return token
+
+
+def check_token(token: TokenView) -> None:
+    """Raise InvalidToken saying why `token` can't be used, if it can't."""
     if not token.is_enabled:
         raise InvalidToken("the token is disabled; ask who issued it")
     if token.is_expired(time.time()):
         raise InvalidToken("the token is expired; ask who issued it for a new one")
-    return token
 
 
 def find_key(request: HttpRequest) -> str:

@@ -20,7 +20,7 @@ at. `exception_handler` writes this tree in the client's dialect.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
 
 from channels_app.core.types import Failure
 
@@ -32,7 +32,7 @@ class RelayError(Exception):
     code: str | None = "internal_error"
     type: str | None = None  # None: what the dialect calls this status
     param: str | None = None
-    headers: ClassVar[dict[str, str]] = {}
+    headers: Mapping[str, str] = {}
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -61,7 +61,7 @@ class InvalidToken(RelayError):
     """No token, an unknown one, or one that is expired or disabled."""
 
     http_status, code = 401, "invalid_api_key"
-    headers: ClassVar[dict[str, str]] = {"WWW-Authenticate": "Bearer"}
+    headers = {"WWW-Authenticate": "Bearer"}
 
 
 class ModelNotAllowed(RelayError):

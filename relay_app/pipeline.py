@@ -23,7 +23,7 @@ import httpx
 from channels_app.core.routing import RoutingTable
 from channels_app.core.types import Failure, FailureClass, Route
 from relay_app import attempt
-from relay_app.attempt import EVENT_STREAM, Answer
+from relay_app.attempt import Answer
 from relay_app.core.attempts import AttemptLoop, Rolls, Step, telling_failure
 from relay_app.core.classify import map_status
 from relay_app.core.limits import limits_of
@@ -85,10 +85,7 @@ async def relay(
         failure = map_status(outcome, step.channel.status_map)
         decision = loop.failed(failure, now_s=time.monotonic())
         _note(record, step, began_s, failure=failure, decision=decision.reason)
-    empty = _empty_answer(loop, call)
-    if empty is None:
-        raise _final_error(loop)
-    return empty
+    return _last_resort(loop)
 
 
 def find_route(routing: RoutingTable, *, group: str, model: str, dialect: str) -> Route:
@@ -142,16 +139,13 @@ def _note(
     )
 
 
-def _empty_answer(loop: AttemptLoop, call: Call) -> Answer | None:
-    """Return an empty answer when it is the truest thing left to tell."""
+def _last_resort(loop: AttemptLoop) -> Answer:
+    """Return an empty answer if that is the truest thing left to tell, else raise why all
+    attempts failed."""
     failure = telling_failure(loop.failures)
     if failure is None or failure.empty_answer is None:
-        return None
-    return Answer(
-        status=200,
-        content_type=EVENT_STREAM if call.is_stream else "application/json",
-        body=failure.empty_answer,
-    )
+        raise _final_error(loop)
+    return Answer(status=200, content_type=failure.empty_answer_type, body=failure.empty_answer)
 
 
 def _final_error(loop: AttemptLoop) -> RelayError:

@@ -28,6 +28,12 @@ RETRY_S = 1.0
 # About 20 s of a full load; past it the oldest are dropped, counted and reported.
 MAX_WAITING = 20_000
 
+# Rows of requests that carry no valid token; the log lines tell of all of them.
+ANONYMOUS_ROWS_A_SECOND = 1.0
+ANONYMOUS_BURST = 500
+
+LINE_MESSAGE = 80  # characters of a failure's text in the log line of its request
+
 CLIENT_GONE = 499  # nginx's status for a client that hung up
 CLIENT_LEFT = "ABORTED"  # the outcome of such a request
 
@@ -92,10 +98,29 @@ class RequestRecord:
             outcome=self.outcome,
             message=cut(self.message),
             model=cut(self.model),
-            token=self.token.name if self.token else None,
-            attempts=len(self.attempts),
+            token=f"{self.token.user_name}/{self.token.name}" if self.token else None,
+            attempts=[_line(tried) for tried in self.attempts],
             duration_ms=round(self.duration_s * 1000),
         )
+
+
+class Allowance:
+    """A token bucket: `rate` a second, `burst` at once."""
+
+    def __init__(self, *, rate: float, burst: int) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._left = float(burst)
+        self._at_s = 0.0
+
+    def take(self, now_s: float) -> bool:
+        """Return whether one more is allowed at `now_s`, and count it if so."""
+        refilled = self._left + (now_s - self._at_s) * self._rate
+        self._left, self._at_s = min(float(self._burst), refilled), now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class LogWriter:
@@ -107,13 +132,19 @@ class LogWriter:
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._dropped = 0
+        self._anonymous = Allowance(rate=ANONYMOUS_ROWS_A_SECOND, burst=ANONYMOUS_BURST)
 
     def start(self) -> None:
         """Begin to write."""
         self._task = asyncio.create_task(self._write_for_ever(), name="request-log")
 
     def put(self, record: RequestRecord) -> None:
-        """Take an ended request; returns at once."""
+        """Take an ended request; returns at once.
+
+        Of requests without a valid token only some get a row: anybody can send them.
+        """
+        if record.token is None and not self._anonymous.take(time.monotonic()):
+            return
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
             self._dropped += 1
@@ -236,5 +267,8 @@ def _text(value: str | None, length: int) -> str:
 
 
 def _line(tried: Tried) -> str:
-    how = tried.failure.failure_class.value if tried.failure else "ok"
-    return f"{tried.channel_name}: {how}"
+    if tried.failure is None:
+        return f"{tried.channel_name}: ok"
+    status = f" {tried.failure.status}" if tried.failure.is_answered else ""
+    reason = cut(tried.failure.message, LINE_MESSAGE)
+    return f"{tried.channel_name}: {tried.failure.failure_class}{status} {reason}"

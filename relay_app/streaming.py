@@ -18,14 +18,17 @@ from channels_app.core.types import ChannelView, Failure, FailureClass
 from relay_app.core.classify import classify_response
 from relay_app.core.limits import Limits
 from relay_app.core.redact import redact
-from relay_app.core.sse import EventTooLarge, Splitter, missing_end, read_event
+from relay_app.core.sse import BadStream, Splitter, missing_end, read_event
 from relay_app.core.types import EventFacts, Usage
 from relay_app.dialects.base import Dialect, ErrorParts
 
 log = structlog.get_logger(__name__)
 
-# Comments and pings held back before the commit point, at most.
+# Held back before the commit point, at most: comments past it are dropped, and a stream that
+# sends so much without content has failed.
 MAX_HELD_BYTES = 256 * 1024
+# So many malformed events in a row are noise, not a slip in a good stream.
+MAX_MALFORMED = 100
 
 
 class AnswerStream:
@@ -50,6 +53,8 @@ class AnswerStream:
         self.model = ""
         self.ttft_s: float | None = None
         self.dropped_events = 0
+        self._malformed_in_a_row = 0
+        self._good_s = sent_s  # when the last event came that was not malformed
         self.on_end: Callable[[AnswerStream], None] | None = None
         self._response = response
         self._chunks = aiter(_body(response))
@@ -80,11 +85,12 @@ class AnswerStream:
                 if batch is None:
                     return self._ended_uncommitted()
                 self._batch = batch
+                await asyncio.sleep(0)  # a flood of empty events must not hold up others
         except TimeoutError:
             seconds = self._limits.earliest(self._limits.first_token, self._limits.total)
             message = f"no content within {seconds:g} s"
             return Failure(failure_class=FailureClass.TIMEOUT, message=message)
-        except (httpx.RequestError, EventTooLarge) as error:
+        except (httpx.RequestError, BadStream) as error:
             if self._is_finished:
                 return self._ended_uncommitted()
             return self._transport_failure(error)
@@ -94,20 +100,15 @@ class AnswerStream:
         """Yield the bytes for the client, one piece for each packet that came in."""
         out, self._held = self._held, []
         while True:
-            for raw in self._batch:
-                facts = self._look_at(raw)
-                if facts.is_error:
-                    self._broke(f"error event: {self._error_of(raw).message}")
-                    break
-                if not facts.is_malformed:
-                    out.append(raw)
-                if facts.is_last:
-                    break
+            self._take_batch(out)
             if self._is_last or self.failure is not None:
                 break
             if out:
                 yield b"".join(out)
                 out = []
+                self._good_s = time.monotonic()  # a slow client is no silence of the upstream
+            else:
+                await asyncio.sleep(0)  # a flood of dropped events must not hold up others
             batch = await self._read_after_commit()
             if batch is None:
                 break
@@ -116,11 +117,33 @@ class AnswerStream:
         await self.aclose()
         yield b"".join(out)
 
+    def _take_batch(self, out: list[bytes]) -> None:
+        """Move what the client is to get of the batch to `out`; note an end or a break."""
+        try:
+            for raw in self._batch:
+                facts = self._look_at(raw)
+                if facts.is_error:
+                    self._broke(f"error event: {self._error_of(raw).message}")
+                    return
+                if not facts.is_malformed:
+                    out.append(raw)
+                if facts.is_last:
+                    return
+        except BadStream as error:
+            self._broke(str(error))
+
     async def aclose(self) -> None:
         """Close the upstream; report the end once."""
         if self._is_closed:
             return
         self._is_closed = True
+        if self.dropped_events:
+            log.warning(
+                "malformed events dropped",
+                request_id=self._request_id,
+                channel=self._channel.name,
+                count=self.dropped_events,
+            )
         await self._response.stream.aclose()  # type: ignore[union-attr]  # async always
         if self.on_end is not None:
             self.on_end(self)
@@ -144,11 +167,13 @@ class AnswerStream:
             if self._is_last:
                 self.failure = self._ended_uncommitted()
                 return True
+            if self._held_bytes > MAX_HELD_BYTES:
+                raise BadStream(f"more than {MAX_HELD_BYTES} bytes came without content")
         return False
 
     def _hold(self, raw: bytes, facts: EventFacts) -> None:
         is_comment = facts == EventFacts()
-        if is_comment and self._held_bytes > MAX_HELD_BYTES:
+        if is_comment and self._held_bytes + len(raw) > MAX_HELD_BYTES:
             return
         self._held.append(raw)
         self._held_bytes += len(raw)
@@ -172,6 +197,7 @@ class AnswerStream:
             message="the stream ended without content",
             status=self._response.status_code,
             empty_answer=answer,
+            empty_answer_type=self._response.headers.get("content-type", "text/event-stream"),
         )
 
     def _first_token_deadline_s(self) -> float | None:
@@ -185,11 +211,11 @@ class AnswerStream:
         total_s = self._limits.total
         deadline_s = self._sent_s + total_s if total_s else None
         try:
-            batch = await self._read(idle_s=self._limits.idle or None, deadline_s=deadline_s)
+            batch = await self._read(deadline_s=deadline_s, has_idle_limit=True)
         except TimeoutError:
             self._broke("nothing came within the time limit")
             return None
-        except (httpx.RequestError, EventTooLarge) as error:
+        except (httpx.RequestError, BadStream) as error:
             self._broke(str(error))
             return None
         if batch is None and not self._is_finished:
@@ -223,31 +249,33 @@ class AnswerStream:
     # -- reading -------------------------------------------------------------------
 
     async def _read(
-        self, *, deadline_s: float | None = None, idle_s: float | None = None
+        self, *, deadline_s: float | None, has_idle_limit: bool = False
     ) -> list[bytes] | None:
         """Return the next complete events, or None when the upstream has ended."""
+        idle_s = self._limits.idle if has_idle_limit else 0
         while True:
-            until_s = _earlier(deadline_s, idle_s)
+            idle_deadline_s = self._good_s + idle_s if idle_s else None
             try:
-                async with asyncio.timeout(until_s):
+                async with asyncio.timeout(_left_s(deadline_s, idle_deadline_s)):
                     chunk = await anext(self._chunks)
             except StopAsyncIteration:
                 rest = self._splitter.flush()
                 return [rest + missing_end(rest)] if rest.strip() else None
             if events := self._splitter.feed(chunk):
                 return events
+            self._good_s = time.monotonic()  # a large event on its way is no silence
 
     def _look_at(self, raw: bytes) -> EventFacts:
         data, name = read_event(raw)
         facts = self._dialect.read_event(data, name)
         if facts.is_malformed:
             self.dropped_events += 1
-            log.warning(
-                "malformed event dropped",
-                request_id=self._request_id,
-                channel=self._channel.name,
-                size=len(raw),
-            )
+            self._malformed_in_a_row += 1
+            if self._malformed_in_a_row > MAX_MALFORMED:
+                raise BadStream(f"more than {MAX_MALFORMED} malformed events in a row")
+        else:
+            self._malformed_in_a_row = 0
+            self._good_s = time.monotonic()
         self._is_finished = self._is_finished or facts.is_finish
         self._is_cut_short = self._is_cut_short or (facts.is_finish and not facts.is_normal_finish)
         self._is_last = self._is_last or facts.is_last
@@ -280,9 +308,7 @@ def _body(response: httpx.Response) -> AsyncIterator[bytes]:
     return response.aiter_bytes()
 
 
-def _earlier(deadline_s: float | None, idle_s: float | None) -> float | None:
-    """Return the seconds from now until the first of both limits."""
-    left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-    if left_s is None or idle_s is None:
-        return idle_s if left_s is None else left_s
-    return min(left_s, idle_s)
+def _left_s(*deadlines_s: float | None) -> float | None:
+    """Return the seconds from now until the first of the deadlines that there are."""
+    first_s = min((d for d in deadlines_s if d is not None), default=None)
+    return None if first_s is None else max(0.0, first_s - time.monotonic())

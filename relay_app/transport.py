@@ -12,7 +12,8 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 import aiohttp
 import httpx
@@ -20,6 +21,7 @@ import yarl
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ClientRequest
 from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.tracing import Trace
 
 # Providers send rate-limit and policy headers of many kilobytes.
@@ -32,17 +34,34 @@ DNS_CACHE_S = 30
 _is_reused: ContextVar[bool] = ContextVar("is_reused", default=False)
 
 
+class _Protocol(ResponseHandler):
+    """aiohttp's connection, with two things it lacks: whether it served before, and bad framing
+    in the middle of a body told to whoever reads that body (it would wait for ever)."""
+
+    has_served = False
+
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        super().set_exception(exc, *cause)
+        if isinstance(exc, HttpProcessingError) and self._payload is not None:
+            text = f"the answer is not framed as HTTP: {exc.message}"
+            self._payload.set_exception(aiohttp.ClientPayloadError(text))
+
+
 class _Connector(aiohttp.TCPConnector):
-    """A connector that tells whether it handed out a used connection."""
+    """A connector of such connections that tells whether it handed out a used one."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory: Any = partial(_Protocol, loop=self._loop)
 
     async def connect(
         self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
     ) -> Connection:
         connection = await super().connect(req, traces, timeout)
-        protocol: ResponseHandler | None = connection.protocol
-        _is_reused.set(getattr(protocol, "relay_served", False))
-        if protocol is not None:
-            protocol.relay_served = True  # type: ignore[attr-defined]  # our own mark
+        protocol = connection.protocol
+        if isinstance(protocol, _Protocol):
+            _is_reused.set(protocol.has_served)
+            protocol.has_served = True
         return connection
 
 

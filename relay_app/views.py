@@ -13,7 +13,7 @@ from billing_app.core.types import TokenView
 from channels_app.core.routing import model_matches
 from relay_app import pipeline, runtime
 from relay_app.attempt import Answer
-from relay_app.authentication import authenticate, query_without_key
+from relay_app.authentication import check_token, find_token, query_without_key
 from relay_app.core.types import Call, Endpoint
 from relay_app.dialects.base import BodyError, Dialect
 from relay_app.dialects.registry import DIALECTS
@@ -78,8 +78,9 @@ class DialectView(AsyncAPIView):
 
     async def authenticate(self) -> TokenView:
         """Return the token of the request, noted in its record."""
-        token = await authenticate(self.relay_request, self.runtime.feed)
-        self.record.token = token
+        token = await find_token(self.relay_request, self.runtime.feed)
+        self.record.token = token  # first: the log names whose token is refused
+        check_token(token)
         return token
 
     def handle_error(self, error: Exception) -> HttpResponseBase:
@@ -97,10 +98,11 @@ class DialectView(AsyncAPIView):
         """Refuse the method, naming those that work."""
         names = ("get", "post", "head")
         allowed = [name.upper() for name in names if hasattr(self, name)]
-        raise WrongMethod(
-            f"{request.method} is not a method of {request.path};"
-            f" use {' or '.join(allowed) or 'another path'}"
+        error = WrongMethod(
+            f"{request.method} is not a method of {request.path}; use {' or '.join(allowed)}"
         )
+        error.headers = {"Allow": ", ".join(allowed)}
+        raise error
 
     def _end(self, *, status: int, outcome: str, message: str = "") -> None:
         if self.record.end(status=status, outcome=outcome, message=message):

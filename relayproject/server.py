@@ -10,18 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
 from django.conf import settings
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 # Connections the kernel holds while a process is busy; it caps this at net.core.somaxconn.
 BACKLOG = 4096
+
+# Bytes of a request's line and headers. Long cookies and traces fit; memory does not fill.
+MAX_HEAD_BYTES = 128 * 1024
+HEAD_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\n"
+    b"Content-Type: text/plain\r\nContent-Length: 31\r\n\r\nthe request headers are too big"
+)
 
 # Seconds an idle client connection stays open. Longer than the usual 60 s of proxies: the side
 # that reuses connections must be the one to close them, or its next request meets a reset.
@@ -78,6 +88,37 @@ def bind(host: str, port: int) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+class BoundedHeadProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP, closing connections whose request head never ends.
+
+    httptools gathers headers without a limit, before anybody knows who asks.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._is_in_head = True
+        self._head_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; count those of a head that is not complete after them."""
+        super().data_received(data)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                self.transport.write(HEAD_TOO_LARGE)
+                self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """Begin to count anew."""
+        self._is_in_head, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Stop counting: what follows is the body."""
+        self._is_in_head = False
+        super().on_headers_complete()
 
 
 class RelayServer(uvicorn.Server):
@@ -143,11 +184,35 @@ class RelayServer(uvicorn.Server):
             drain.cancel()
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return whether uvicorn's record is more than a request that the end of a drain cut off."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+
+
 def settle_memory() -> None:
     """Take what start-up made out of the collector's sight and collect less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLD)
+
+
+def _config() -> uvicorn.Config:
+    from relayproject.asgi import application
+
+    return uvicorn.Config(
+        application,
+        loop="uvloop",
+        http=BoundedHeadProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,  # logs.py has the handlers
+        access_log=False,  # the request log knows more
+        server_header=False,
+        proxy_headers=False,  # TRUSTED_PROXIES is judged where it is used
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=settings.DRAIN_S,
+    )
 
 
 def run(
@@ -163,30 +228,15 @@ def run(
 
     The callbacks are those of `RelayServer`.
     """
-    from relayproject.asgi import application
-
-    config = uvicorn.Config(
-        application,
-        loop="uvloop",
-        http="httptools",
-        ws="none",
-        lifespan="on",
-        log_config=None,  # logs.py has the handlers
-        access_log=False,  # the request log knows more
-        server_header=False,
-        proxy_headers=False,  # TRUSTED_PROXIES is judged where it is used
-        backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=settings.DRAIN_S,
-    )
     server = RelayServer(
-        config,
+        _config(),
         on_ready=on_ready,
         on_stop=on_stop,
         on_drain=on_drain,
         on_hurry=on_hurry,
         wish=wish,
     )
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     # uvicorn watches signals only while it runs and repeats the ones it saw afterwards.
     for number in LEAVE_SIGNALS:
         signal.signal(number, server.leave)

@@ -56,6 +56,7 @@ class Failure:
     skip_retry: bool = False
     # A 2xx that said nothing: passed on when no attempt is left (spec 02 section 1).
     empty_answer: bytes | None = None
+    empty_answer_type: str = ""
 
     @property
     def is_channel_error(self) -> bool:

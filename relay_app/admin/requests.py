@@ -85,7 +85,7 @@ class RequestLogAdmin(ReadOnly, PlainAdmin):
         "moment",
         "token_link",
         "asked",
-        "request_model",
+        "model_name",
         "status_badge",
         "outcome",
         "channels",
@@ -142,6 +142,11 @@ class RequestLogAdmin(ReadOnly, PlainAdmin):
     def asked(self, row: RequestLog) -> SafeString:
         """Return the method and the path, whether or not there is such an endpoint."""
         return format_html('<span class="relay-endpoint">{}</span>', row.endpoint)
+
+    @column("Model", ordering="request_model")
+    def model_name(self, row: RequestLog) -> str:
+        """Return the model that was asked for; lists of models have none."""
+        return row.request_model or EMPTY
 
     @column("Channels")
     def channels(self, row: RequestLog) -> SafeString | str:

@@ -27,6 +27,10 @@ from relay_app.core.retry import (
     wait_before_same_channel_s,
 )
 
+# A channel that failed so is not asked again in this request: what held it up, or how it is
+# set up, will not have changed by then.
+NOT_AGAIN = {FailureClass.TIMEOUT, FailureClass.CHANNEL_CONFIG}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rolls:
@@ -95,14 +99,12 @@ class AttemptLoop:
         channel = pick_channel(
             self.route,
             retry=len(self._steps),
-            unavailable={*self.unavailable, *self._spent(roll=rolls.wait)},
+            unavailable=self._barred(roll=rolls.wait),
             failed=self._failures_by_channel,
             roll=rolls.channel,
         )
         if channel is None:
-            return None, "no channel left"
-        if self._is_one_switch_too_many(channel):
-            return None, "no switches left"
+            return None, "no switches left" if self._has_no_switch_left() else "no channel left"
         wait_s = self._wait_s(channel, now_s=now_s, roll=rolls.wait)
         if self._is_too_late(now_s + wait_s):
             return None, "total time limit"
@@ -137,7 +139,7 @@ class AttemptLoop:
         return {
             channel_id
             for channel_id, failures in self._failures_by_channel.items()
-            if any(f.failure_class is FailureClass.TIMEOUT for f, _ in failures)
+            if any(f.failure_class in NOT_AGAIN for f, _ in failures)
             or self._pause_s(failures, roll=roll) is None
         }
 
@@ -157,10 +159,18 @@ class AttemptLoop:
         pause_s = self._pause_s(failures, roll=roll) or 0.0
         return max(0.0, failures[-1][1] + pause_s - now_s)
 
-    def _is_one_switch_too_many(self, channel: ChannelView) -> bool:
-        ids = [step.channel.id for step in self._steps] + [channel.id]
+    def _barred(self, *, roll: float) -> set[int]:
+        """Return the channels that the next step must not use."""
+        barred = {*self.unavailable, *self._spent(roll=roll)}
+        if self._has_no_switch_left():
+            last = self._steps[-1].channel.id
+            barred |= {c.id for tier in self.route.tiers for c in tier if c.id != last}
+        return barred
+
+    def _has_no_switch_left(self) -> bool:
+        ids = [step.channel.id for step in self._steps]
         switches = sum(a != b for a, b in pairwise(ids))
-        return switches > self.options.max_switches_per_request
+        return bool(ids) and switches >= self.options.max_switches_per_request
 
     def _is_too_late(self, start_s: float) -> bool:
         limit_s = self.options.total_timeout

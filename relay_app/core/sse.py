@@ -17,7 +17,11 @@ _LONGEST_END = 4  # bytes: CR LF CR LF
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 
 
-class EventTooLarge(ValueError):
+class BadStream(ValueError):
+    """A stream that can't be one of events; the text says why."""
+
+
+class EventTooLarge(BadStream):
     """An event grew past MAX_EVENT_BYTES without ending."""
 
 

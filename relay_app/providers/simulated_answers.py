@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -84,7 +85,7 @@ class ChatAnswer:
         return b"data: " + self._document("chat.completion.chunk", choice) + b"\n\n"
 
     def _document(self, kind: str, choice: object, **more: object) -> bytes:
-        fields = {"id": self._id, "object": kind, "created": 0, "model": self._model}
+        fields = {"id": self._id, "object": kind, "created": int(time.time()), "model": self._model}
         return orjson.dumps({**fields, "choices": [choice], **more})
 
 

@@ -77,13 +77,26 @@ def browser_page(relay: LiveRelay, width: int = 1280, scheme: str = "light") -> 
         )
         faults = Faults(page, relay.url)
         page.goto(f"{relay.url}/admin/")
-        page.fill("[name=username]", "op")
-        page.fill("[name=password]", PASSWORD)
-        page.click("button[type=submit]")
+        sign_in(page, PASSWORD)
         page.wait_for_selector("#nav-sidebar-apps", state="attached")
         yield page
         browser.close()
         assert faults.found == []
+
+
+def sign_in(page: Page, password: str) -> None:
+    page.fill("[name=username]", "op")
+    page.fill("[name=password]", password)
+    page.click("button[type=submit]")
+
+
+def is_cut_off(page: Page, selector: str) -> bool:
+    cut: bool = page.evaluate(
+        "selector => { const box = document.querySelector(selector);"
+        " return box.scrollWidth > box.clientWidth }",
+        selector,
+    )
+    return cut
 
 
 def is_too_wide(page: Page) -> bool:
@@ -194,8 +207,22 @@ def test_request_is_found_from_its_row_and_from_an_error_text(
         assert "come back later" in page.inner_text("#attempts")
 
         page.goto(f"{relay.url}/admin/")
-        page.get_by_role("link", name="Why?").click()
         page.fill("[name=id]", f"The server is overloaded (request id: {request_id})")
         page.click("text=Find")
         page.wait_for_selector("#attempts")
         assert request_id in page.content()
+
+
+def test_a_wrong_password_is_told_once(relay: LiveRelay, rows: dict[str, str]) -> None:
+    with browser_page(relay) as page:
+        page.context.clear_cookies()
+        page.goto(f"{relay.url}/admin/")
+        sign_in(page, "wrong")
+        page.wait_for_selector("text=Please enter the correct username")
+        assert page.locator(".errornote:visible").count() == 1
+
+
+def test_words_of_the_search_are_whole(relay: LiveRelay, rows: dict[str, str]) -> None:
+    with browser_page(relay) as page:
+        page.goto(f"{relay.url}/admin/")
+        assert not is_cut_off(page, "[x-on\\:click*=opencommand] .truncate")

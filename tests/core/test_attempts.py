@@ -169,12 +169,30 @@ def test_a_ruled_out_tier_gives_way_to_the_others():
     assert channel_ids(steps) == [1, 2, 1]
 
 
-@pytest.mark.parametrize(("allowed", "expected"), [(0, [1]), (1, [1, 2]), (2, [1, 2, 3])])
+@pytest.mark.parametrize(
+    ("allowed", "expected"), [(0, [1] * 5), (1, [1, 2, 2, 2, 2]), (2, [1, 2, 3, 3, 3])]
+)
 def test_switches_are_bounded(allowed, expected):
-    attempts = loop([1], [2], [3], [4], retry_times=20, max_switches_per_request=allowed)
+    """When they are used up the last channel is all that is left."""
+    attempts = loop([1], [2], [3], [4], retry_times=4, max_switches_per_request=allowed)
 
     assert channel_ids(run(attempts, every=failure())) == expected
+
+
+def test_without_switches_a_channel_that_is_spent_ends_the_request():
+    attempts = loop([1], [2], retry_times=4, max_switches_per_request=0)
+
+    assert channel_ids(run(attempts, every=failure(C.TIMEOUT, None))) == [1]
     assert attempts.stop_reason == "no switches left"
+
+
+def test_a_misconfigured_channel_is_not_asked_again():
+    """Nothing about it can change within the request."""
+    attempts = loop([1], retry_times=4)
+
+    steps = run(attempts, every=failure(C.CHANNEL_CONFIG, None, code="channel:no_available_key"))
+
+    assert channel_ids(steps) == [1]
 
 
 def test_the_same_channel_again_is_no_switch():
@@ -242,7 +260,7 @@ def test_a_channel_without_keys_is_still_asked():
 def test_channel_errors_do_not_exceed_the_budget():
     error = failure(C.CHANNEL_CONFIG, None, code="channel:no_available_key")
 
-    assert len(run(loop([1], [2], retry_times=3), every=error)) == 4
+    assert len(run(loop([1], [2], [3], [4], [5], retry_times=3), every=error)) == 4
 
 
 classes = st.sampled_from(C)
@@ -354,13 +372,16 @@ class Requests(RuleBasedStateMachine):
             assert step.wait_s == 0
             return
         history = self.failed_at[channel_id]
-        assert all(f.failure_class is not C.TIMEOUT for f, _ in history)
+        assert all(f.failure_class not in (C.TIMEOUT, C.CHANNEL_CONFIG) for f, _ in history)
         last, at_s = history[-1]
         hint = last.retry_after_s if (last.retry_after_s or 0) > 0 else None
         assert hint is None or hint <= self.longest
         assert starts_s - at_s >= (hint or 0.3) - NEARLY
         [tier] = [tier for tier in self.tiers if channel_id in tier]
-        assert set(tier) <= self.failed_at.keys() | self.unavailable
+        ids = [sent_id for sent_id, _ in self.sent]
+        has_switch_left = sum(a != b for a, b in itertools.pairwise(ids)) < self.switches
+        if has_switch_left:
+            assert set(tier) <= self.failed_at.keys() | self.unavailable
 
     @precondition(lambda self: self.is_sending)
     @rule(failure=st.one_of(failures, retryable), took_s=st.floats(0, 4))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,6 @@ from relay_app.config_file import (
     UserRow,
     file_fields,
     load_config,
-    read_config,
 )
 from relay_app.config_text import ConfigError
 
@@ -97,57 +95,6 @@ tokens:
     assert config.tokens[0].models is UNSET
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "is empty; a mapping with version, options, channels, ... is wanted"),
-        ("# nothing\n", "is empty; a mapping with version, options, channels, ... is wanted"),
-        ("- a", "a list is at the top, where a mapping is wanted"),
-        ("just text", "'just text' is at the top, where a mapping is wanted"),
-        ("a: [", "line 2, column 1: did not find expected node content"),
-        ("a: 1\nb: 2\na: 3", "line 3, column 1: duplicate key 'a'"),
-        ("a: {b: {c: 1, c: 2}}", "line 1, column 15: duplicate key 'c'"),
-        ('{"a": 1, "a": 2}', "duplicate key 'a'"),
-        ('{\n\t"a": 1,\n\t"b"\n}', "line 4, column 1: Expecting ':' delimiter"),
-        ("? [a]\n: 1", "line 1, column 3: a key that is a list or mapping"),
-        ("a: 2020-13-45", "line 1, column 4: a value that can't be read as timestamp"),
-        ("a: !!bool x", "line 1, column 4: a value that can't be read as bool"),
-        (
-            "a: !!python/object:os.system x",
-            "line 1, column 4: could not determine a constructor for the tag"
-            " 'tag:yaml.org,2002:python/object:os.system'",
-        ),
-        ("a: 1\n---\nb: 2", "line 2, column 1: but found another document"),
-        ("a: \x00", "is no YAML: control characters are not allowed"),
-    ],
-)
-def test_a_text_that_is_no_mapping_is_refused(text: str, reason: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_config(text, environ={})
-
-    assert caught.value.problems == (reason,)
-
-
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="can't be read: No such file or directory"):
-        read_config(tmp_path / "none.yaml", environ={})
-    with pytest.raises(ConfigError, match="can't be read: Is a directory"):
-        read_config(tmp_path, environ={})
-    (tmp_path / "latin.yaml").write_bytes(b"version: 1 # \xe9t\xe9")
-    with pytest.raises(ConfigError, match=r"is not UTF-8 text \(byte 13\)"):
-        read_config(tmp_path / "latin.yaml", environ={})
-
-
-def test_a_byte_order_mark_and_json_with_tabs_are_read(tmp_path: Path) -> None:
-    file = tmp_path / "relay.json"
-    file.write_text('\ufeff{\n\t"version": 1,\n\t"groups": [{"name": "vip"}]\n}')
-
-    config = read_config(file, environ={})
-
-    assert config.problems == []
-    assert config.groups[0].name == "vip"
-
-
 def test_merged_and_shared_parts_of_yaml_work() -> None:
     config = load(
         """
@@ -170,8 +117,16 @@ channels:
         ("zzz: 1", f"zzz: unknown key; known: {', '.join(SECTIONS)}"),
         ("preset: resilient", "preset: not supported by this version yet"),
         ("1: 2", f"1: unknown key; known: {', '.join(SECTIONS)}"),
-        ("channels: 3", "channels: 3 is not a list of rows"),
-        ("channels: [x]", "channels[0]: 'x' is not a mapping"),
+        (
+            "channels: 3",
+            "channels: 3 is not a list of rows;"
+            " want one, such as channels: [{name: primary, type: openai}]",
+        ),
+        (
+            "users: {a: 1}",
+            "users: a mapping is not a list of rows; want one, such as users: [{name",
+        ),
+        ("channels: [x]", "channels[0]: 'x' is not a mapping; want one, such as {name: primary,"),
         ("channels: [{type: openai}]", "channels[0].name: is missing"),
         ("groups: [{name: a}, {name: a}]", "groups[1]: the same name as groups[0]"),
         ("groups: [{name: 5}]", "groups[0].name: 5 is not a text that is not empty"),
@@ -180,7 +135,7 @@ channels:
         ("groups: [{name: a, ratio: 0.1234567}]", "groups[0].ratio: 0.1234567 is not a number"),
         ("groups: [{name: a, ratio: .nan}]", "groups[0].ratio: nan is not a number"),
         ("groups: [{name: a, ratio: yes}]", "groups[0].ratio: true is not a number"),
-        ("options: [1]", "options: a list is not a mapping of options"),
+        ("options: [1]", "options: a list is not a mapping of options; want one, such as"),
         ("options: {RetryTimez: 1}", "options.RetryTimez: unknown option 'RetryTimez'; did you"),
         ("options: {RetryTimes: 99}", "options.RetryTimes: 99 is not a whole number from 0 to 20"),
         ("options: {RetryTimes: [1]}", "options.RetryTimes: "),
@@ -222,7 +177,16 @@ def test_problems_name_their_path(text: str, problem: str) -> None:
         ({"base_url": "http://h:99999"}, "base_url: 'http://h:99999' is not an address"),
         ({"base_url": "http://h/v1?a=b"}, "base_url: an address with a query"),
         ({"base_url": "ftp://u:pw@h"}, "base_url: 'ftp://…@h' is not an address"),
-        ({"models": "gpt-4o"}, "models: 'gpt-4o' is not a list"),
+        (
+            {"models": "gpt-4o"},
+            "models: 'gpt-4o' is not a list; want one, such as models: [gpt-4o, \"gpt-4o-*\"]",
+        ),
+        ({"groups": "a"}, "groups: 'a' is not a list; want one, such as groups: [default]"),
+        (
+            {"timeouts": 5},
+            "timeouts: 5 is not a mapping of time limits; want one, such as timeouts:",
+        ),
+        ({"status_code_mapping": 5}, "status_code_mapping: 5 is not a mapping of statuses; want"),
         ({"models": ["a*b"]}, "models[0]: 'a*b' has a * that is not at its end"),
         ({"models": ["ok", ""]}, "models[1]: '' is not a text that is not empty"),
         ({"models": [4]}, "models[0]: 4 is not a text that is not empty (put it in quotes)"),
@@ -241,7 +205,10 @@ def test_problems_name_their_path(text: str, problem: str) -> None:
             {"settings": {"a": datetime(2027, 1, 1, tzinfo=UTC)}},
             "settings: has a datetime, which JSON",
         ),
-        ({"keys": "sk-secret"}, "keys: what stands here is not a list of keys"),
+        (
+            {"keys": "sk-secret"},
+            "keys: what stands here is not a list of keys; want a list, such as keys: [sk-...]",
+        ),
         ({"keys": [{"env": "NONE"}]}, "keys[0].env: the environment variable NONE is not set"),
         ({"keys": [{}]}, "keys[0]: one of key and env is wanted"),
         ({"keys": [{"key": "a", "env": "B"}]}, "keys[0]: one of key and env is wanted"),
@@ -353,12 +320,6 @@ def test_no_document_raises_anything_but_config_error(document: Any) -> None:
 @given(text=st.text() | st.text(alphabet="{}[]:,-?&*!|>'\"%@`#\n\t 0x1a~<=_.eE+"))
 def test_no_text_raises_anything_but_config_error(text: str) -> None:
     with suppress(ConfigError):
-        load_config(text, environ={})
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "- " * 5000, "? " * 5000])
-def test_deep_nesting_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError):
         load_config(text, environ={})
 
 

@@ -46,14 +46,19 @@ tokens:
 
 @pytest.fixture
 def apply(tmp_path: Path) -> Any:
-    """Return a function that applies a text and returns the lines it printed."""
+    """Return a function that applies a text and returns the lines about changes."""
 
     def run(text: str, **options: Any) -> list[str]:
         file = tmp_path / "relay.yaml"
         file.write_text(text if "version:" in text else f"version: 1\n{text}")
         out = io.StringIO()
         call_command("apply_config", str(file), stdout=out, stderr=io.StringIO(), **options)
-        return out.getvalue().splitlines()
+        lines = out.getvalue().splitlines()
+        if options.get("dry_run"):
+            assert lines.pop() == "dry run: nothing was changed"
+        elif lines != ["no changes"]:
+            assert lines.pop() == "applied"
+        return lines
 
     return run
 
@@ -128,6 +133,7 @@ def test_a_dry_run_prints_the_same_and_changes_nothing(
     assert not Channel.objects.exists()
     assert not Option.objects.exists()
     assert apply(FULL) == lines
+    assert apply(FULL, dry_run=True) == ["no changes"]
 
 
 def test_a_row_changes_only_what_it_names(apply: Any) -> None:
@@ -341,7 +347,7 @@ def test_a_database_error_does_not_hide_problems_of_the_file(
 
     monkeypatch.setattr("relay_app.management.commands.apply_config.config_apply", fail)
 
-    assert refused(apply, "groups: 1")[0] == "groups: 1 is not a list of rows"
+    assert refused(apply, "groups: 1")[0].startswith("groups: 1 is not a list of rows")
 
 
 def test_an_unchanged_file_costs_the_same_few_queries_at_any_size(apply: Any) -> None:

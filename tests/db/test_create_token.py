@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 
 from billing_app.models import Token, User
 from billing_app.services import key_hash
-from channels_app.models import Group
+from channels_app.models import Channel, Group
 
 pytestmark = pytest.mark.django_db
 
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.django_db
 def _rows() -> None:
     User.objects.create(username="alice")
     Group.objects.create(name="vip")
+    Channel.objects.create(name="c", provider="simulated", model_names=["gpt-4o", "claude-*"])
 
 
 def create(**options: Any) -> tuple[str, str]:
@@ -53,6 +54,17 @@ def test_an_end_in_the_past_is_pointed_out() -> None:
     _, err = create(expires="2020-01-01")
 
     assert "note: --expires 2020-01-01T00:00:00+00:00 has passed already" in err
+
+
+def test_models_that_nobody_serves_are_pointed_out() -> None:
+    out, err = create(models="gpt-4p, gpt-*, claude-3, cl*, gpt-4o, mistral*")
+
+    assert err.splitlines() == [
+        "note: --models: no channel serves 'gpt-4p' yet; did you mean gpt-4o?",
+        "note: --models: no channel serves 'mistral*' yet",
+        "This key is shown only now:",
+    ]
+    assert Token.objects.get().key_hash == key_hash(out.strip())
 
 
 @pytest.mark.parametrize(

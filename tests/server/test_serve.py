@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sqlite3
@@ -80,6 +81,41 @@ def test_start_stop_and_start_again(data_dir: Path, started: ExitStack) -> None:
         assert store.get("kept") == b"yes"
     assert (data_dir / "secret_key").read_text() == secret
     assert again.stop(signal.SIGINT) == 0
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_after_a_stop_the_database_is_one_file(
+    data_dir: Path, started: ExitStack, tmp_path: Path, workers: str
+) -> None:
+    serve = start(started, data_dir, "--workers", workers, "--demo")
+    serve.wait_ready()
+    assert serve.stop() == 0
+
+    wal = data_dir / "relay.sqlite3-wal"
+    assert not wal.exists() or wal.stat().st_size == 0
+    copy = tmp_path / "copy.sqlite3"
+    shutil.copy(data_dir / "relay.sqlite3", copy)
+    with closing(sqlite3.connect(copy)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        names = database.execute("SELECT name FROM channels_app_channel ORDER BY name").fetchall()
+    assert names == [("demo-backup",), ("demo-primary",)]
+
+
+def test_the_password_is_printed_once_and_then_the_way_to_a_new_one(
+    data_dir: Path, started: ExitStack
+) -> None:
+    first = start(started, data_dir, "--demo")
+    first.wait_ready()
+    assert "(not ready yet)" in first.output.splitlines()[0]
+    assert "user admin, password " in first.output
+    assert first.stop() == 0
+
+    second = start(started, data_dir, "--demo")
+    second.wait_ready()
+    assert ", password " not in second.output
+    assert "manage.py changepassword admin" in second.output
+    assert second.stop() == 0
+    assert "Warm shutdown" not in second.output
 
 
 def test_secrets_are_for_the_owner_only(data_dir: Path, started: ExitStack) -> None:
@@ -266,6 +302,7 @@ def test_a_request_in_flight_is_finished(data_dir: Path, started: ExitStack, wor
     with half_a_request(address) as connection:
         time.sleep(0.3)
         serve.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: "stopping: 1 request in flight, up to 30 s" in serve.output, 5)
         wait_for(lambda: not answers(address), 5)
         connection.sendall(b"}")
         answer = connection.recv(65536)
@@ -283,6 +320,46 @@ def test_a_drain_has_an_end(data_dir: Path, started: ExitStack) -> None:
         assert serve.stop() == 0
 
     assert time.monotonic() - begin_s < 6
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_the_drain(
+    data_dir: Path, started: ExitStack, workers: str, number: int
+) -> None:
+    serve = start(started, data_dir, "--workers", workers)
+    address = serve.wait_ready()
+    pids = [pid for found in serve.children().values() for pid in found]
+
+    with half_a_request(address):
+        time.sleep(0.3)
+        serve.process.send_signal(number)
+        serve.process.send_signal(number)  # an echo, as make sends one
+        wait_for(lambda: "(again: end now)" in serve.output, 5)
+        time.sleep(1)
+        assert serve.process.poll() is None
+        begin_s = time.monotonic()
+        assert serve.stop(number) == 0
+
+    assert time.monotonic() - begin_s < 5
+    assert not any(is_running(pid) for pid in pids)
+    assert "Traceback" not in serve.output
+    wal = data_dir / "relay.sqlite3-wal"
+    assert not wal.exists() or wal.stat().st_size == 0
+
+
+def test_a_second_signal_ends_the_wait_for_a_stuck_worker(
+    data_dir: Path, started: ExitStack
+) -> None:
+    serve = start(started, data_dir)
+    serve.wait_ready()
+    os.kill(serve.children()["celery"][0], signal.SIGSTOP)
+
+    serve.process.send_signal(signal.SIGTERM)
+    time.sleep(1)
+    begin_s = time.monotonic()
+    assert serve.stop() == 0
+    assert time.monotonic() - begin_s < 5
 
 
 def test_it_stops_with_its_parent_when_asked_to(data_dir: Path) -> None:

@@ -46,6 +46,15 @@ def test_probes_need_no_token(anonymous, method, path):
     assert response.headers["x-request-id"]
 
 
+def test_the_root_says_where_to_go(anonymous):
+    response = anonymous.get("/")
+
+    assert response.headers["content-type"].startswith("text/plain")
+    assert response.text.count("\n") <= 2
+    for word in ("relayproject", "/v1", "/admin/", "/healthz"):
+        assert word in response.text
+
+
 def test_ready(anonymous, settings, state_store):
     settings.REDIS_URL = state_store
 

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import uvicorn
 
+from relayproject.server import BoundedHeadProtocol
 from tests.support.loop_thread import LoopThread
 
 
@@ -23,7 +24,11 @@ class LiveRelay:
         self._socket.listen(2048)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(
-            application, log_config=None, lifespan="on", timeout_graceful_shutdown=2
+            application,
+            http=BoundedHeadProtocol,
+            log_config=None,
+            lifespan="on",
+            timeout_graceful_shutdown=2,
         )
         self._server = uvicorn.Server(config)
         self._served: Any = None
