@@ -1,0 +1,128 @@
+"""An installation of two relay processes, configured from beside: what operators do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server.running import Serve, environment, manage, wait_for
+from tests.support.upstream import Upstream, answer, chat, error
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+CHANNEL_KEY = "sk-planted-channel-key-4f6b1d"
+CLIENT_KEY = "sk-relay-planted-client-7c2e9a"
+IN_USE_S = 2.0
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    serve = Serve(tmp_path / "data", "--workers", "2", LOG_LEVEL="DEBUG", LOG_FORMAT="json")
+    try:
+        yield serve
+    finally:
+        serve.end()
+
+
+def apply(serve: Serve, **config: object) -> None:
+    path = serve.data_dir.parent / "config.json"
+    path.write_text(json.dumps({"version": 1, **config}))
+    done = manage("apply_config", str(path), env=environment(serve.data_dir))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert CHANNEL_KEY not in done.stdout + done.stderr
+    assert CLIENT_KEY not in done.stdout + done.stderr
+
+
+def configure(serve: Serve, upstream: Upstream) -> None:
+    apply(
+        serve,
+        groups=[{"name": "default"}],
+        channels=[
+            {
+                "name": "a", "type": "openai", "base_url": upstream.url("a"),
+                "keys": [CHANNEL_KEY], "models": ["m"], "groups": ["default"],
+            }
+        ],
+        users=[{"name": "alice"}],
+        tokens=[{"name": "t", "user": "alice", "key": CLIENT_KEY, "unlimited": True}],
+    )  # fmt: skip
+
+
+def statuses(address: str, *, key: str = CLIENT_KEY, model: str = "m") -> set[int]:
+    """Ask on twelve fresh connections, so that both processes are met."""
+    body = {"model": model, "messages": []}
+    headers = {"Authorization": f"Bearer {key}"}
+    return {
+        httpx.post(f"{address}/v1/chat/completions", json=body, headers=headers).status_code
+        for _ in range(12)
+    }
+
+
+def test_changes_are_in_use_on_both_processes_in_two_seconds(
+    serve: Serve, upstream: Upstream
+) -> None:
+    address = serve.wait_ready()
+    upstream.script("a", answer(200, chat()))
+
+    configure(serve, upstream)
+    wait_for(lambda: statuses(address) == {200}, IN_USE_S)
+
+    apply(serve, channels=[{"name": "a", "models": ["m", "m-new"]}])
+    wait_for(lambda: statuses(address, model="m-new") == {200}, IN_USE_S)
+
+    apply(serve, channels=[{"name": "a", "enabled": False}])
+    wait_for(lambda: statuses(address) == {404}, IN_USE_S)
+
+
+def test_a_new_token_works_at_once_on_both(serve: Serve, upstream: Upstream) -> None:
+    address = serve.wait_ready()
+    upstream.script("a", answer(200, chat()))
+    configure(serve, upstream)
+    wait_for(lambda: statuses(address) == {200}, IN_USE_S)
+
+    made = manage("create_token", "--user", "alice", "--name", "n", env=environment(serve.data_dir))
+
+    assert statuses(address, key=made.stdout.strip()) == {200}
+
+
+def test_keys_and_tokens_are_nowhere_in_clear(serve: Serve, upstream: Upstream) -> None:
+    """Not in the database and its write-ahead log, Valkey's file, logs, or errors."""
+    address = serve.wait_ready()
+    configure(serve, upstream)
+    echo = f"key {CHANNEL_KEY} of Bearer {CHANNEL_KEY} is wrong"
+    upstream.script("a", error(401, echo), error(500, echo, code=CHANNEL_KEY), answer(200, chat()))
+    wait_for(lambda: statuses(address) != {401}, IN_USE_S)
+    wrong = CLIENT_KEY + "-wrong"
+    told = [
+        httpx.post(
+            f"{address}/v1/chat/completions?key={wrong}",
+            headers={"Authorization": f"Bearer {key}"},
+            json={"model": "m", "messages": []},
+        ).text
+        for key in (wrong, CLIENT_KEY)
+    ]
+    upstream.script("a", error(401, echo, code=CHANNEL_KEY))
+    told += [httpx.post(
+        f"{address}/v1/chat/completions", json={"model": "m", "messages": []},
+        headers={"Authorization": f"Bearer {CLIENT_KEY}"},
+    ).text]  # fmt: skip
+    running = {path: path.read_bytes() for path in files(serve)}
+
+    assert serve.stop() == 0
+
+    kept = {path: path.read_bytes() for path in files(serve)}
+    assert any(path.name.endswith("-wal") for path in running)
+    for secret in (CHANNEL_KEY, CLIENT_KEY):
+        assert not [text for text in told if secret in text]
+        assert secret not in serve.output
+        for found in (running, kept):
+            assert not [path for path, data in found.items() if secret.encode() in data]
+
+
+def files(serve: Serve) -> list[Path]:
+    return [path for path in serve.data_dir.rglob("*") if path.is_file()]
