@@ -200,6 +200,8 @@ def base_url(value: object, place: Place) -> str | UnsetType:
         has_host = False
     if not has_host or parts.scheme not in {"http", "https"} or re.search(r"\s", url):
         return place.wrong(without_password(url), "an address like https://host/v1")
+    if "@" in parts.netloc:
+        return place.refuse("a user or password in the address is never sent; use keys")
     if parts.query or parts.fragment:
         return place.refuse("an address with a query or fragment can't be a base")
     return url.rstrip("/")

@@ -176,6 +176,7 @@ def test_problems_name_their_path(text: str, problem: str) -> None:
         ({"base_url": "http:///v1"}, "base_url: 'http:///v1' is not an address"),
         ({"base_url": "http://h:99999"}, "base_url: 'http://h:99999' is not an address"),
         ({"base_url": "http://h/v1?a=b"}, "base_url: an address with a query"),
+        ({"base_url": "http://u:pw@h/v1"}, "base_url: a user or password in the address is never"),
         ({"base_url": "ftp://u:pw@h"}, "base_url: 'ftp://…@h' is not an address"),
         (
             {"models": "gpt-4o"},

@@ -145,7 +145,7 @@ groups: [{name: vip, ratio: 0.50}]
 channels:
   - name: primary
     priority: 100
-    base_url: http://user:pw@other/v1
+    base_url: http://other/v1
     models: [gpt-4o, gpt-5]
     groups: [vip]
     keys: [sk-two, sk-three]
@@ -159,7 +159,7 @@ tokens: [{name: ci, user: alice, models: [gpt-5], group: default, expires_at: nu
     assert lines == [
         "~ group vip: ratio 0.8 -> 0.5",
         "~ channel primary: models +1 -1, priority 0 -> 100, settings changed,"
-        " base_url http://vllm:9001/v1 -> http://…@other/v1, keys +1 -1, groups +0 -1",
+        " base_url http://vllm:9001/v1 -> http://other/v1, keys +1 -1, groups +0 -1",
         "~ channel spare: enabled false -> true",
         "~ user alice: staff false -> true",
         "~ token alice/ci: group '' -> default, models +1 -0,"
