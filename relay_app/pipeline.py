@@ -157,4 +157,4 @@ def _final_error(loop: AttemptLoop) -> RelayError:
     attempts = len(loop.failures)
     if loop.failures and loop.failures[-1].failure_class is FailureClass.TIMEOUT:
         return UpstreamTimeout(f"no upstream answered in time ({attempts} attempts)")
-    return UpstreamUnreachable(f"no upstream could be reached ({attempts} attempts)")
+    return UpstreamUnreachable(f"no upstream gave an answer ({attempts} attempts)")

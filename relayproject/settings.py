@@ -99,6 +99,9 @@ METRICS_TOKEN = env.text("METRICS_TOKEN")
 # wait before they kill.
 DRAIN_S = env.integer("RELAY_DRAIN_S", 30, low=0, high=3600)
 
+# Where a login without a page to go back to leads.
+LOGIN_REDIRECT_URL = "/admin/"
+
 ROOT_URLCONF = "relayproject.urls"
 
 # -- Relay ---------------------------------------------------------------------------

@@ -49,6 +49,8 @@ class MappingField(forms.Field):
                 raise ValidationError(f"This is no JSON: {error.msg} ({at}).") from None
             except RecursionError:
                 raise ValidationError("This is nested too deeply.") from None
+            except ValueError:  # Python reads no whole number of thousands of digits
+                raise ValidationError("This holds a number that is too long.") from None
         return checked(self.check, {} if value is None else value)
 
     def has_changed(self, initial: Any, data: Any) -> bool:

@@ -144,7 +144,7 @@ class TokenAdmin(HistoryAdmin):
     expires = moment_column("expires_at", "Expires")
     created = moment_column("created_at", "Created")
 
-    @column("Token", ordering=("user__username", "name"))
+    @column("Token", ordering="name")
     def full_name(self, token: Token) -> str:
         """Return the name with its owner's: names are unique for each owner only."""
         return f"{token.user.username}/{token.name}"

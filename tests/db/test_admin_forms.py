@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.db import connection
 from django.test import Client
 
 from billing_app.models import Token, User
 from channels_app.models import Channel, ChannelKey, Group, Status
+from relay_app.admin.fields import MappingField
 from relay_app.models import SnapshotChange
 from tests.support.admin_rows import channel, many_rows, operator, signed_in, token_form
 
@@ -300,3 +302,10 @@ def test_planted_keys_are_nowhere_in_the_database_file() -> None:
     assert b"sk-p\xe2\x80\xa66789" in written  # the hint, so this is the right file
     assert KEY.encode() not in written
     assert made.context["key"].encode() not in written
+
+
+def test_a_number_of_thousands_of_digits_is_a_form_error() -> None:
+    field = MappingField(check=lambda value, _place: value)
+
+    with pytest.raises(ValidationError, match="too long"):
+        field.to_python('{"idle": ' + "9" * 5000 + "}")
