@@ -100,8 +100,7 @@ class AnswerStream:
         """Yield the bytes for the client, one piece for each packet that came in."""
         out, self._held = self._held, []
         while True:
-            self._take_batch(out)
-            if self._is_last or self.failure is not None:
+            if not self._take_batch(out):
                 break
             if out:
                 yield b"".join(out)
@@ -117,20 +116,26 @@ class AnswerStream:
         await self.aclose()
         yield b"".join(out)
 
-    def _take_batch(self, out: list[bytes]) -> None:
-        """Move what the client is to get of the batch to `out`; note an end or a break."""
+    def _take_batch(self, out: list[bytes]) -> bool:
+        """Move what the client is to get of the batch to `out`; return whether more follows.
+
+        Nothing does after the last event, an error or noise, also when the answer had its
+        proper end before: noise behind it must not keep the stream open.
+        """
         try:
             for raw in self._batch:
                 facts = self._look_at(raw)
                 if facts.is_error:
                     self._broke(f"error event: {self._error_of(raw).message}")
-                    return
+                    return False
                 if not facts.is_malformed:
                     out.append(raw)
                 if facts.is_last:
-                    return
+                    return False
         except BadStream as error:
             self._broke(str(error))
+            return False
+        return True
 
     async def aclose(self) -> None:
         """Close the upstream; report the end once."""

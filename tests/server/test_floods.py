@@ -44,6 +44,19 @@ def test_malformed_events_without_end_break_the_stream(world, capfd):
     assert capfd.readouterr().err.count("malformed events dropped") == 1
 
 
+def test_noise_behind_the_proper_end_does_not_keep_the_stream_open(world):
+    """The answer is whole, so the client gets its end, at the first hundred of them."""
+    noise = [b"data: {bad\n\n" * 50] * 10
+    world.channel("a", stream([chunk("all"), chunk(finish="stop"), *noise], end="stall"))
+    began_s = time.monotonic()
+
+    response = world.ready().chat(stream=True)
+
+    assert response.content.endswith(DONE)
+    assert b"stream_interrupted" not in response.content
+    assert time.monotonic() - began_s < 10  # the idle limit is 30 s
+
+
 def test_malformed_events_are_no_sign_of_life(world):
     """The idle limit goes on while only noise comes in."""
     bad = b"data: {bad\n\n"
