@@ -45,6 +45,27 @@ class Token(models.Model):
         blank=True,
         help_text='Models the token may use, e.g. ["gpt-4o-*"]; empty: all.',
     )
+    allow_ips = models.JSONField(
+        "allowed addresses",
+        default=list,
+        blank=True,
+        help_text='Where it may be used from, e.g. ["203.0.113.7", "10.0.0.0/8"]; empty: anywhere.',
+    )
+    cross_group_retry = models.BooleanField(
+        default=False,
+        help_text="In group auto: go on to the next group when one has failed.",
+    )
+    specific_channel = models.CharField(
+        max_length=100,
+        blank=True,
+        default="",
+        help_text="Send everything to this channel alone, whatever its health; for staff only.",
+    )
+    rpm = models.PositiveIntegerField("requests a minute", default=0, help_text="0 is no limit.")
+    tpm = models.PositiveIntegerField("tokens a minute", default=0, help_text="0 is no limit.")
+    concurrency = models.PositiveIntegerField(
+        "requests at once", default=0, help_text="0 is no limit."
+    )
     expires_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
     history = HistoricalRecords(excluded_fields=["key_hash"])

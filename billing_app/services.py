@@ -6,6 +6,7 @@ import hashlib
 import secrets
 from collections.abc import Collection
 from datetime import datetime
+from typing import Any
 
 from django.db import transaction
 
@@ -38,10 +39,12 @@ def token_create(
     group: str = "",
     models: tuple[str, ...] = (),
     expires_at: datetime | None = None,
+    **limits: Any,
 ) -> tuple[Token, str]:
     """Return a new token of `user` and its key, which can't be read again later.
 
-    `key` None makes a random one (256 bits). Raises ValidationError when the name is
+    `key` None makes a random one (256 bits); `limits` are further columns, such as `rpm`,
+    `allow_ips` or `specific_channel`. Raises ValidationError when the name is
     taken or the key is in use.
     """
     token = Token(
@@ -50,6 +53,7 @@ def token_create(
         group=group,
         model_names=list(models),
         expires_at=expires_at,
+        **limits,
     )
     key = token_give_key(token, key=key)
     token.full_clean()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any
 
 from django.db.models import Q, QuerySet
@@ -14,6 +15,8 @@ from billing_app.models import Token
 
 SLICE = 500  # rows between two pauses: about 5 ms of work
 PAUSE_S = 0.002
+# Stands for an address in a row that is none: the network of no host.
+NOWHERE = ip_network("255.255.255.255/32")
 
 _FIELDS = [
     "id",
@@ -23,10 +26,17 @@ _FIELDS = [
     "is_enabled",
     "expires_at",
     "model_names",
+    "allow_ips",
+    "cross_group_retry",
+    "specific_channel",
+    "rpm",
+    "tpm",
+    "concurrency",
     "user_id",
     "user__username",
     "user__group",
     "user__is_active",
+    "user__is_staff",
 ]
 
 
@@ -99,7 +109,25 @@ def _view(row: dict[str, Any]) -> TokenView:
         is_enabled=row["is_enabled"] and row["user__is_active"],
         expires_s=None if expires_at is None else expires_at.timestamp(),
         models=_models(row["model_names"] or []),
+        user_group=row["user__group"],
+        is_cross_group=row["cross_group_retry"],
+        specific_channel=row["specific_channel"] if row["user__is_staff"] else "",
+        networks=_networks(row["allow_ips"] or []),
+        rpm=row["rpm"],
+        tpm=row["tpm"],
+        concurrency=row["concurrency"],
     )
+
+
+def _networks(texts: object) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Return the networks; a row that holds something else allows none, not all."""
+    found: list[IPv4Network | IPv6Network] = []
+    for text in texts if isinstance(texts, list) else [texts]:
+        try:
+            found.append(ip_network(str(text), strict=False))
+        except ValueError:
+            found.append(NOWHERE)
+    return tuple(found)
 
 
 def _models(names: object) -> tuple[str, ...]:

@@ -29,6 +29,12 @@ class Group(models.Model):
         default=1,
         help_text="What requests of this group cost, as a multiple of the price.",
     )
+    user_groups = models.JSONField(
+        "open to",
+        default=list,
+        blank=True,
+        help_text='Groups of users whose tokens may use it, e.g. ["vip"]; empty: everybody.',
+    )
     history = HistoricalRecords()
 
     class Meta:
@@ -50,6 +56,12 @@ class Channel(models.Model):
 
         RANDOM = "random", "Random"
         POLLING = "polling", "In turn"
+
+    class HealthScope(models.TextChoices):
+        """What one circuit of the channel stands for."""
+
+        CHANNEL = "channel", "The channel"
+        MODEL = "model", "Each of its models"
 
     name = models.CharField(max_length=100, unique=True)
     provider = models.CharField(
@@ -93,13 +105,59 @@ class Channel(models.Model):
         blank=True,
         help_text='Upstream statuses to treat as others (400-599): {"400": 500}.',
     )
+    model_mapping = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text='Names that the upstream has for models: {"gpt-4o": "gpt-4o-2024-11-20"}.',
+    )
+    param_override = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text='Parameters to set in each request: {"temperature": 0}, or '
+        '{"operations": [...]}.',
+    )
+    header_override = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="Headers to send upstream; values may hold {api_key} and {client_header:NAME}.",
+    )
+    proxy = EncryptedTextField(
+        blank=True,
+        default="",
+        help_text="Reach the upstream through it: http://user:pass@host:port.",
+    )
+    limits = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="What the account allows: any of rpm, tpm (requests, tokens a minute), "
+        "concurrency; a full channel is passed over.",
+    )
+    fault_domain = models.CharField(
+        max_length=100,
+        blank=True,
+        default="",
+        help_text="Channels of one name here fail together and share one circuit.",
+    )
+    health_scope = models.CharField(
+        max_length=16, choices=HealthScope.choices, default=HealthScope.CHANNEL
+    )
+    supports_prefill = models.BooleanField(
+        null=True,
+        blank=True,
+        help_text="Goes on from an answer that was begun; unknown: by the model's name.",
+    )
+    bill_upstream_model = models.BooleanField(
+        default=False, help_text="Bill the name that model_mapping gives, not the one asked for."
+    )
     settings = models.JSONField(
         default=dict, blank=True, help_text="What the provider type needs besides."
     )
     test_model = models.CharField(max_length=200, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
-    # A provider type may keep credentials in its settings; history would hold them for ever.
-    history = ChannelHistory(excluded_fields=["settings"], m2m_fields=("groups",))
+    # These may hold credentials, which history would keep for ever.
+    history = ChannelHistory(
+        excluded_fields=["settings", "header_override", "proxy"], m2m_fields=("groups",)
+    )
 
     class Meta:
         ordering = ["-priority", "name"]
@@ -118,6 +176,11 @@ class ChannelKey(models.Model):
     hint = models.CharField(max_length=16, editable=False)
     status = models.CharField(max_length=16, choices=Status.choices, default=Status.ENABLED)
     status_reason = models.CharField(max_length=200, blank=True, default="")
+    limits = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="What this key allows: any of rpm, tpm (requests, tokens a minute), concurrency.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     history = HistoricalRecords(excluded_fields=["value", "value_hash"])
 

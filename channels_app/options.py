@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from channels_app.core.option_values import STRUCTURED, thawed
 from channels_app.core.status_ranges import (
     Ranges,
     format_status_ranges,
     parse_status_ranges,
 )
+from channels_app.core.types import TimeLimits
 
 DEFAULT_RETRY_STATUSES = "100-199,300-399,401-407,409-499,500-503,505-523,525-599"
 
@@ -30,7 +32,10 @@ class OptionError(ValueError):
 class OptionSpec:
     """One row of the table: how an option is named, read, bounded and explained.
 
-    `kind` is int, float, bool or ranges; `low` and `high` bound numbers, inclusive.
+    `kind` says what a value is: int, float, bool; ranges (of statuses), choice (one of
+    `choices`), lines (texts, one a line), names (a list of texts), model_lists (model → list
+    of models), model_timeouts (model pattern → time limits). `low` and `high` bound numbers,
+    inclusive.
     """
 
     name: str
@@ -41,19 +46,40 @@ class OptionSpec:
     unit: str = ""
     low: float = 0
     high: float = math.inf
+    choices: tuple[str, ...] = ()
 
     def parse(self, raw: object) -> Any:
         """Return `raw` as the option's typed value; raise OptionError if refused."""
-        if self.kind == "bool":
-            return self._parse_bool(raw)
-        if self.kind == "ranges":
-            return self._parse_ranges(raw)
-        return self._parse_number(raw)
+        try:
+            return self._reader(raw)
+        except OptionError:
+            raise
+        except ValueError as error:
+            raise OptionError(f"{self.name}: {error}") from None
 
     def stored(self, raw: object) -> Any:
         """Return the form that is kept in the database and shown: JSON-able, tidy."""
         value = self.parse(raw)
-        return format_status_ranges(value) if self.kind == "ranges" else value
+        if self.kind == "ranges":
+            return format_status_ranges(value)
+        if self.kind == "lines":
+            return "\n".join(value)
+        return thawed(value)
+
+    @property
+    def _reader(self) -> Callable[[object], Any]:
+        own: dict[str, Callable[[object], Any]] = {
+            "bool": self._parse_bool,
+            "ranges": self._parse_ranges,
+            "choice": self._parse_choice,
+        }
+        return own.get(self.kind) or STRUCTURED.get(self.kind) or self._parse_number
+
+    def _parse_choice(self, raw: object) -> str:
+        word = {True: "on", False: "off"}.get(raw, raw) if isinstance(raw, bool) else raw
+        if isinstance(word, str) and word.strip() in self.choices:
+            return word.strip()
+        raise OptionError(f"{self.name}: {raw!r} is not {' or '.join(self.choices)}")
 
     def _parse_bool(self, raw: object) -> bool:
         if isinstance(raw, bool):
@@ -92,8 +118,10 @@ class OptionSpec:
 def _option(kind: str, default: object, help: str, **bounds: Any) -> Any:
     """Return a dataclass field that carries its row of the table."""
     value = parse_status_ranges(str(default)) if kind == "ranges" else default
+    if kind in STRUCTURED:
+        value = STRUCTURED[kind](default)
     return field(
-        default=value,
+        default_factory=lambda: value,
         metadata={"kind": kind, "default": default, "help": help, **bounds},
     )
 
@@ -117,6 +145,20 @@ class Options:
         DEFAULT_RETRY_STATUSES,
         "Upstream statuses that another attempt may cure; 504 and 524 never are.",
     )
+    retry_strategy: str = _option(
+        "choice",
+        "tier_per_attempt",
+        "Where the next attempt goes: one tier lower each time; the same, but untried channels "
+        "before any is asked again; or every channel of a tier before the next tier.",
+        choices=("tier_per_attempt", "untried_first", "exhaust_tier"),
+    )
+    same_channel_retries: int = _option(
+        "int",
+        0,
+        "Further sends to a channel that failed for a moment (rate limit, 5xx, broken "
+        "connection) before another is chosen; they do not use up RetryTimes.",
+        high=20,
+    )
     max_switches_per_request: int = _option(
         "int", 8, "Most changes from one channel to another in one request.", high=100
     )
@@ -130,6 +172,31 @@ class Options:
         60,
         "Longest Retry-After passed on to a client; for a longer one it is told not to "
         "retry, because SDKs sleep for as long as the header says.",
+    )
+    blocked_words: tuple[str, ...] = _option(
+        "lines",
+        "",
+        "A prompt that contains one of these (one a line, in any case) is refused.",
+    )
+    model_fallbacks: Mapping[str, tuple[str, ...]] = _option(
+        "model_lists",
+        {},
+        "Other models to try, in order, when every channel for a model failed or is parked.",
+    )
+    auto_groups: tuple[str, ...] = _option(
+        "names", [], "The groups that a token of group auto walks, in order."
+    )
+    all_parked_wait_max: float = _seconds(
+        3,
+        "Longest wait for a channel when all that is left are parked or full.",
+        high=60,
+    )
+    allow_private_upstreams: str = _option(
+        "choice",
+        "auto",
+        "Whether upstreams may have private addresses (127.0.0.1, 10.0.0.0/8, ...); auto: only "
+        "while the relay brings its own Valkey. Link-local and metadata addresses never.",
+        choices=("auto", "on", "off"),
     )
     total_timeout: float = _seconds(
         600, "No further attempt of a request starts after this; 0 is no limit."
@@ -150,6 +217,12 @@ class Options:
         300, "Time limit of an answer that is not streamed; 0 is no limit."
     )
     attempt_timeout: float = _seconds(0, "Time limit of one attempt in all; 0 is no limit.")
+    model_timeouts: Mapping[str, TimeLimits] = _option(
+        "model_timeouts",
+        {},
+        "Time limits of models that are slow by nature, by name or prefix with *; they "
+        "outrank those of channels.",
+    )
     request_log_days: int = _option(
         "int",
         30,

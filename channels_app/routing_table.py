@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from channels_app.core.routing import RoutingTable, TableBuilder
-from channels_app.core.types import ChannelView, GroupView, KeyView, TimeLimits
+from channels_app.core.types import ChannelView, GroupView, KeyView, RateLimits, TimeLimits
 from channels_app.models import Channel, ChannelKey, Group, Option, Status
 from channels_app.options import Options, build_options
 
@@ -37,6 +37,11 @@ _FIELDS = [
     "timeouts",
     "status_code_mapping",
     "settings",
+    "model_mapping",
+    "param_override",
+    "header_override",
+    "limits",
+    "proxy",
 ]
 
 
@@ -76,7 +81,11 @@ def load_options() -> Options:
 
 
 def _groups() -> list[GroupView]:
-    return [GroupView(id=i, name=n) for i, n in Group.objects.values_list("id", "name")]
+    rows = Group.objects.values_list("id", "name", "user_groups")
+    return [
+        GroupView(id=group_id, name=name, user_groups=tuple(map(str, users or [])))
+        for group_id, name, users in rows
+    ]
 
 
 def _channels(ids: list[int] | None) -> Iterator[ChannelView]:
@@ -103,8 +112,11 @@ def _keys(channel_ids: list[int]) -> dict[int, list[KeyView]]:
     rows = ChannelKey.objects.filter(channel_id__in=channel_ids, status=Status.ENABLED).order_by(
         "id"
     )
-    for channel_id, key_id, value in rows.values_list("channel_id", "id", "value"):
-        found[channel_id].append(KeyView(id=key_id, value=value))
+    for channel_id, key_id, value, limits in rows.values_list(
+        "channel_id", "id", "value", "limits"
+    ):
+        rates = _rates(limits, f"key {key_id}")
+        found[channel_id].append(KeyView(id=key_id, value=value, rates=rates))
     return found
 
 
@@ -132,7 +144,12 @@ def _view(row: dict[str, Any], *, keys: list[KeyView], groups: list[str]) -> Cha
         is_enabled=row["status"] == Status.ENABLED,
         limits=_limits(row),
         status_map=_status_map(row),
-        settings=_settings(row),
+        settings=_mapping(row, "settings") or MappingProxyType({}),
+        model_mapping=_mapping(row, "model_mapping"),
+        param_override=_mapping(row, "param_override"),
+        header_override=_mapping(row, "header_override"),
+        rates=_rates(row["limits"], row["name"]),
+        proxy=row["proxy"],
     )
 
 
@@ -144,12 +161,24 @@ def _models(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str))
 
 
-def _settings(row: dict[str, Any]) -> MappingProxyType[str, Any]:
-    settings = row["settings"] or {}
-    if not isinstance(settings, dict):
-        log.warning("channel settings ignored: not an object", channel=row["name"])
-        settings = {}
-    return MappingProxyType(settings)
+def _mapping(row: dict[str, Any], name: str) -> MappingProxyType[str, Any] | None:
+    """Return the column as a mapping that can't be changed; None when it is empty."""
+    value = row[name] or {}
+    if not isinstance(value, dict):
+        log.warning("channel setting ignored: not an object", channel=row["name"], setting=name)
+        return None
+    return MappingProxyType(value) if value else None
+
+
+def _rates(limits: object, owner: str) -> RateLimits | None:
+    if not limits:
+        return None
+    try:
+        rates = RateLimits(**{name: int(value) for name, value in limits.items()})  # type: ignore[attr-defined]  # refused below
+    except (TypeError, ValueError, AttributeError):
+        log.warning("limits ignored: not readable", owner=owner)
+        return None
+    return None if rates == RateLimits() else rates
 
 
 def _limits(row: dict[str, Any]) -> TimeLimits:

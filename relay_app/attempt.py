@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
 
 from channels_app.core.types import ChannelView, Failure, FailureClass
+from relay_app.connectors import AddressNotAllowed
 from relay_app.core.attempts import Step
 from relay_app.core.classify import classify_response
 from relay_app.core.limits import Limits
+from relay_app.core.proxies import read_proxy
 from relay_app.core.redact import redact
 from relay_app.core.types import Call, Usage
 from relay_app.dialects.base import Dialect
 from relay_app.providers.registry import ADAPTERS
+from relay_app.shaping import channel_error, shape
 from relay_app.streaming import AnswerStream
 
 EVENT_STREAM = "text/event-stream"
@@ -50,9 +53,13 @@ async def send(
     transport: httpx.AsyncBaseTransport,
     dialect: Dialect,
     limits: Limits,
+    last_failure: Failure | None = None,
 ) -> Answer | Failure:
-    """Return what came of sending `call` as `step` says; raises only if cancelled."""
-    request = _build(call, step, limits)
+    """Return what came of sending `call` as `step` says; raises only if cancelled.
+
+    `last_failure` is that of the attempt before, which overrides of the channel may look at.
+    """
+    request = _build(call, step, limits=limits, dialect=dialect, last_failure=last_failure)
     if isinstance(request, Failure):
         return request
     channel, sent_s = step.channel, time.monotonic()
@@ -73,7 +80,13 @@ async def send(
         if not 200 <= response.status_code <= 299:
             answer = await _read_error(response, channel)
         elif call.is_stream and _content_type(response).lower().startswith(EVENT_STREAM):
-            stream = AnswerStream(response, dialect, request_id=call.request_id, **common)
+            stream = AnswerStream(
+                response,
+                dialect,
+                request_id=call.request_id,
+                hides_usage=call.hides_usage,
+                **common,
+            )
             answer = await _open_stream(stream, response)
         else:
             answer = await _read_whole(response, dialect, **common)
@@ -97,30 +110,48 @@ def _content_type(response: httpx.Response) -> str:
     return str(response.headers.get("content-type", "application/json"))
 
 
-def _build(call: Call, step: Step, limits: Limits) -> httpx.Request | Failure:
+def _build(
+    call: Call, step: Step, *, limits: Limits, dialect: Dialect, last_failure: Failure | None
+) -> httpx.Request | Failure:
     """Return the request, or the channel error that keeps it from being built."""
     channel = step.channel
     adapter = ADAPTERS.get(channel.provider)
     if adapter is None:
-        return _misconfigured("channel:unknown_type", f"type {channel.provider!r}")
+        return channel_error("channel:unknown_type", f"type {channel.provider!r}")
     if step.key is None and adapter.needs_key:
-        return _misconfigured("channel:no_available_key", "no enabled key")
+        return channel_error("channel:no_available_key", "no enabled key")
+    shaped = shape(
+        call,
+        channel=channel,
+        key=step.key,
+        dialect=dialect,
+        model=step.model or call.model,
+        retry_index=step.number - 1,
+        last_failure=last_failure,
+    )
+    if isinstance(shaped, Failure):
+        return replace(shaped, message=redact(shaped.message, channel.secrets))
     try:
-        request = adapter.build(call, channel=channel, key=step.key)
+        request = adapter.build(shaped, channel=channel, key=step.key)
     except UnicodeError:
-        return _misconfigured("channel:invalid_key", "the key is not plain ASCII")
+        return channel_error("channel:invalid_key", "the key is not plain ASCII")
     except (httpx.InvalidURL, ValueError) as error:
         message = redact(str(error), channel.secrets)
-        return _misconfigured("channel:invalid_base_url", message)
+        return channel_error("channel:invalid_base_url", message)
+    if shaped.header_override:
+        request.headers.update(httpx.Headers(shaped.header_override, encoding="latin-1"))
     request.extensions["timeout"] = {"connect": limits.connect or None}
+    if channel.proxy:
+        try:
+            request.extensions["proxy"] = read_proxy(channel.proxy)
+        except ValueError as error:  # its text never holds what was written
+            return channel_error("channel:proxy_invalid", str(error))
     return request
 
 
-def _misconfigured(code: str, message: str) -> Failure:
-    return Failure(failure_class=FailureClass.CHANNEL_CONFIG, code=code, message=message)
-
-
 def _unreachable(error: httpx.TransportError, channel: ChannelView) -> Failure:
+    if isinstance(error, AddressNotAllowed):
+        return channel_error("channel:address_not_allowed", str(error))
     is_timeout = isinstance(error, httpx.TimeoutException)
     return Failure(
         failure_class=FailureClass.TIMEOUT if is_timeout else FailureClass.TRANSPORT,
@@ -192,7 +223,7 @@ def _judge(
     response: httpx.Response, body: bytes, *, channel: ChannelView, dialect: Dialect
 ) -> Answer | Failure:
     """Return what a whole 2xx body is: an answer, an error object, nothing, or noise."""
-    facts = dialect.read_answer(body)
+    facts = dialect.read_answer(body, _content_type(response))
     if facts.is_error:
         return classify_response(
             status=response.status_code,

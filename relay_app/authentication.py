@@ -9,9 +9,12 @@ from django.http import HttpRequest
 
 from billing_app.core.types import TokenView
 from billing_app.services import key_hash
-from relay_app.errors import InvalidToken
+from relay_app.client_address import is_in, parse_address
+from relay_app.errors import AddressNotAllowed, InvalidToken
 from relay_app.snapshot import SnapshotFeed
 
+# Where SDKs put a key that is no Bearer: Anthropic's, Google's, Midjourney proxies'.
+KEY_HEADERS = ("HTTP_X_API_KEY", "HTTP_X_GOOG_API_KEY", "HTTP_MJ_API_SECRET")
 HOW = "send your token as 'Authorization: Bearer <token>'"
 
 
@@ -30,12 +33,17 @@ async def find_token(request: HttpRequest, feed: SnapshotFeed) -> TokenView:
     return token
 
 
-def check_token(token: TokenView) -> None:
-    """Raise InvalidToken saying why `token` can't be used, if it can't."""
+def check_token(token: TokenView, *, address: str) -> None:
+    """Raise why `token` can't be used by a client at `address`, if it can't.
+
+    InvalidToken when nobody can, AddressNotAllowed when only others can.
+    """
     if not token.is_enabled:
         raise InvalidToken("the token is disabled; ask who issued it")
     if token.is_expired(time.time()):
         raise InvalidToken("the token is expired; ask who issued it for a new one")
+    if token.networks and not is_in(parse_address(address), token.networks):
+        raise AddressNotAllowed(f"this token may not be used from {address or 'where you are'}")
 
 
 def find_key(request: HttpRequest) -> str:
@@ -46,7 +54,7 @@ def find_key(request: HttpRequest) -> str:
     scheme, _, credential = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
     if scheme.lower() == "bearer" and credential.strip():
         return str(credential).strip()
-    for header in ("HTTP_X_API_KEY", "HTTP_X_GOOG_API_KEY"):
+    for header in KEY_HEADERS:
         if request.META.get(header):
             return str(request.META[header]).strip()
     pairs = str(request.META.get("QUERY_STRING", "")).split("&")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from django.utils import timezone
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
 from channels_app.models import Channel, ChannelKey, Group
-from channels_app.services import channel_key_new, secret_hash, status_by_hand
+from channels_app.services import channel_key_new, status_by_hand
+from relay_app.config_channel_fields import Kept
 from relay_app.config_fields import without_password
-from relay_app.config_file import ChannelRow, Config, KeyRow
+from relay_app.config_file import Config
 from relay_app.config_plan import Plan, chunks, difference, is_new, need_group, said, take, validate
+from relay_app.config_rows import ChannelRow, KeyRow
 from relay_app.providers.registry import ADAPTERS
 
 STATUS_REASON = "configuration file"
@@ -24,9 +27,18 @@ ATTRIBUTES = {
     "priority": "priority",
     "weight": "weight",
     "auto_ban": "auto_ban",
+    "model_mapping": "model_mapping",
+    "param_override": "param_override",
+    "header_override": "header_override",
     "status_code_mapping": "status_code_mapping",
     "timeouts": "timeouts",
+    "fault_domain": "fault_domain",
+    "proxy": "proxy",
+    "supports_prefill": "supports_prefill",
+    "health_scope": "health_scope",
     "test_model": "test_model",
+    "bill_upstream_model": "bill_upstream_model",
+    "limits": "limits",
     "settings": "settings",
 }
 # An address that ends in a version has it already, be it another one than the usual.
@@ -76,9 +88,10 @@ def _take_fields(plan: Plan, row: ChannelRow, channel: Channel) -> tuple[list[st
             plan.refuse(f"{row.path}.type", "is missing; a new channel wants one")
         if not row.groups:
             plan.notices.append(f"{row.path}: {row.name} is in no group, so no token can use it")
+    row = _with_kept(plan, row, channel)
     fields, words = take(row, channel, ATTRIBUTES)
     validate(plan, row, channel, fields=fields, names={"name": "name", **ATTRIBUTES})
-    url = _base_url(plan, row, channel)
+    url = _base_url(plan, row, channel, has_new_type="provider" in fields)
     if url != channel.base_url:
         words.append(difference("base_url", channel.base_url, url))
         fields.append("base_url")
@@ -91,12 +104,37 @@ def _take_fields(plan: Plan, row: ChannelRow, channel: Channel) -> tuple[list[st
     return fields, words
 
 
-def _base_url(plan: Plan, row: ChannelRow, channel: Channel) -> str:
-    """Return the channel's address, with the ending that its type expects."""
+def _with_kept(plan: Plan, row: ChannelRow, channel: Channel) -> ChannelRow:
+    """Return `row` with what the channel has in the places of `{kept: true}`."""
+    changes: dict[str, Any] = {}
+    if isinstance(row.proxy, Kept):
+        changes["proxy"] = _kept(plan, f"{row.path}.proxy", row.proxy, {"": channel.proxy}, "")
+    for key in ("header_override", "settings"):
+        named, present = getattr(row, key), getattr(channel, key)
+        if named is UNSET or not any(isinstance(one, Kept) for one in named.values()):
+            continue
+        changes[key] = {
+            name: _kept(plan, f"{row.path}.{key}.{name}", one, present, name)
+            if isinstance(one, Kept)
+            else one
+            for name, one in named.items()
+        }
+    return structs.replace(row, **changes) if changes else row
+
+
+def _kept(plan: Plan, path: str, kept: Kept, present: Mapping[str, Any], name: str) -> Any:
+    found = present.get(name, "")
+    if found == "":
+        plan.refuse(path, f"the channel has nothing here that could be kept; {kept.advice}")
+    return found
+
+
+def _base_url(plan: Plan, row: ChannelRow, channel: Channel, *, has_new_type: bool) -> str:
+    """Return the channel's address, with the ending that its type expects if it is new."""
     url = channel.base_url if isinstance(row.base_url, UnsetType) else row.base_url
     adapter = ADAPTERS.get(channel.provider)
-    is_named = is_new(channel) or not (row.base_url is UNSET and row.type is UNSET)
-    if adapter is None or not is_named:
+    is_as_before = url == channel.base_url and not (is_new(channel) or has_new_type)
+    if adapter is None or is_as_before:
         return url
     if adapter.needs_base_url and not url and row.is_sound:
         plan.refuse(f"{row.path}.base_url", f"is missing; type {channel.provider} wants one")
@@ -135,20 +173,28 @@ def _plan_keys(
     added = changed = 0
     gone = dict(present)
     for wanted in row.keys:
-        value = str(wanted.key)  # always known here: one that is not was refused
-        key = gone.pop(secret_hash(value), None)
+        key = gone.pop(wanted.value_hash, None)
+        is_present = key is not None
         if key is None:
-            key = channel_key_new(channel=channel, value=value)
-            _take_enabled(wanted, key)
-            plan.save(key, [])
-            added += 1
-        elif _take_enabled(wanted, key):
-            plan.save(key, ["status", "status_reason"])
-            changed += 1
+            if isinstance(wanted.key, UnsetType):
+                plan.refuse(wanted.path, _no_such_key(wanted))
+                continue
+            key = channel_key_new(channel=channel, value=wanted.key)
+        fields, _ = take(wanted, key, {"limits": "limits"})
+        if _take_enabled(wanted, key):
+            fields += ["status", "status_reason"]
+        plan.save(key, fields)
+        added += not is_present
+        changed += is_present and bool(fields)
     plan.deletes += gone.values()
     if not (added or changed or gone):
         return []
     return [f"keys +{added} -{len(gone)}" + (f" ~{changed}" if changed else "")]
+
+
+def _no_such_key(row: KeyRow) -> str:
+    otherwise = "write the key out" if row.env is UNSET else f"set the variable {row.env}"
+    return f"the channel has no key with this hash; {otherwise}"
 
 
 def _plan_groups(
@@ -167,5 +213,6 @@ def _plan_groups(
     joined = [name for name in row.groups if name in groups and name not in present]
     left = sorted(present.difference(row.groups))
     plan.joins += [(channel, groups[name]) for name in joined]
-    plan.leaves += [(channel, groups[name]) for name in left]
+    # Of a group that goes away, its links go too.
+    plan.leaves += [(channel, groups[name]) for name in left if name in groups]
     return [f"groups +{len(joined)} -{len(left)}"] if joined or left else []

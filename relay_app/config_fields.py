@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
+from ipaddress import ip_network
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -124,6 +125,13 @@ def boolean(value: object, place: Place) -> bool | UnsetType:
     return value if isinstance(value, bool) else place.wrong(value, "true or false")
 
 
+def boolean_or_null(value: object, place: Place) -> bool | UnsetType | None:
+    """Check for true, false, or null: unknown."""
+    if value is None or isinstance(value, bool):
+        return value
+    return place.wrong(value, "true, false or null")
+
+
 def integer(low: int, high: int = MAX_INT) -> Check:
     """Return a check for a whole number from `low` to `high`."""
 
@@ -184,6 +192,23 @@ def model_name(value: object, place: Place) -> str | UnsetType:
     if isinstance(name, str) and "*" in name[:-1]:
         return place.refuse(f"{shown(name)} has a * that is not at its end")
     return name
+
+
+def network(value: object, place: Place) -> str | UnsetType:
+    """Check an IP address or a network, such as 10.0.0.0/8."""
+    found: str | UnsetType = text(50)(value, place)
+    if isinstance(found, UnsetType):
+        return found
+    try:
+        return tidy_network(found)
+    except ValueError:
+        return place.wrong(value, "an IP address or a network like 10.0.0.0/8")
+
+
+def tidy_network(text: str) -> str:
+    """Return the one way to write an address or network; raises ValueError if it is none."""
+    found = ip_network(text, strict=False)
+    return str(found.network_address if found.num_addresses == 1 else found)
 
 
 def base_url(value: object, place: Place) -> str | UnsetType:
@@ -302,6 +327,13 @@ def secret(value: object, place: Place) -> str | UnsetType:
         return value.strip()
     kind = "the text" if isinstance(value, str) else f"a {type(value).__name__}"
     return place.refuse(f"{kind} that stands here is not a key of printable ASCII without spaces")
+
+
+def variable(value: object, place: Place) -> str | UnsetType:
+    """Check the name of an environment variable. It is not repeated: a key may stand here."""
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,199}", value.strip()):
+        return value.strip()
+    return place.refuse("what stands here is not the name of an environment variable")
 
 
 def hex_hash(value: object, place: Place) -> str | UnsetType:

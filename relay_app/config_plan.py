@@ -6,39 +6,33 @@ problems that only the database can tell, such as a group that nobody has made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
 from typing import Any, TypeVar
 
 from django.core.exceptions import ValidationError
 from django.db.models import Model
 from msgspec import UNSET, UnsetType
 
-from billing_app.models import Token, User
-from billing_app.services import key_hash, key_hint
+from billing_app.models import User
 from channels_app.models import Channel, Group, Option
 from channels_app.options import OPTIONS
-from relay_app.config_fields import nearest, shown, without_password
-from relay_app.config_file import Config, Row, TokenRow, UserRow
+from relay_app.config_channel_fields import set_limits
+from relay_app.config_fields import SHOWN_CHARS, nearest, shown, tidy_network, without_password
+from relay_app.config_file import AUTO_GROUPS, Config
+from relay_app.config_rows import GroupRow, Row, UserRow
 
 NANO = 10**9
 CHUNK = 500  # values in one query, below every database's limit of parameters
 
 # Keys of the file → attributes of the model. Keys with rules of their own are not here.
-GROUP_ATTRIBUTES = {"ratio": "ratio"}
-USER_ATTRIBUTES = {"group": "group", "staff": "is_staff"}
-TOKEN_ATTRIBUTES = {
-    "group": "group",
-    "unlimited": "is_unlimited",
-    "enabled": "is_enabled",
-    "models": "model_names",
-    "expires_at": "expires_at",
-}
-# Lists whose order and repetitions mean nothing.
-SETS = {"models"}
+GROUP_ATTRIBUTES = {"ratio": "ratio", "user_groups": "user_groups"}
+USER_ATTRIBUTES = {"group": "group", "staff": "is_staff", "enabled": "is_active"}
+AUTO = "auto"  # as a group: the option AutoGroups, in order
+# Keys of texts that may hold a password.
+SECRETS = {"proxy"}
 
 V = TypeVar("V")
 
@@ -68,6 +62,11 @@ class Plan:
         elif names := list(fields):
             self.saves.append((row, names))
 
+    def delete(self, row: Model, title: str) -> None:
+        """Plan to delete `row`, and add its line."""
+        self.deletes.append(row)
+        self.lines.append(f"- {title}")
+
     def say(self, row: Model, title: str, *, words: Sequence[str]) -> None:
         """Add the line of a row: that it is new, or what changed in it."""
         if is_new(row):
@@ -89,19 +88,44 @@ def plan_options(plan: Plan, config: Config) -> None:
         present = stored[name] if name in stored else spec.stored(spec.default)
         if not same(present, value):
             plan.options[name] = value
-            plan.lines.append(f"~ option {name}: {said(present)} -> {said(value)}")
+            plan.lines.append(f"~ option {option_change(name, present, value)}")
+
+
+def option_change(name: str, old: object, new: object) -> str:
+    """Return how an option changed; a mapping is not spelled out."""
+    is_mapping = isinstance(old, dict) or isinstance(new, dict)
+    return f"{name}: changed" if is_mapping else f"{name}: {said(old)} -> {said(new)}"
 
 
 def plan_groups(plan: Plan, config: Config) -> dict[str, Group]:
     """Plan the groups; return all groups that will be there, by name."""
     groups = {group.name: group for group in Group.objects.all()}
+    new = {row.name for row in config.groups}.difference(groups)
     for row in config.groups:
         group = groups.setdefault(row.name, Group(name=row.name))
+        if row.name == AUTO and is_new(group):
+            plan.refuse(f"{row.path}.name", f"{AUTO} stands for all of {AUTO_GROUPS}")
         fields, words = take(row, group, GROUP_ATTRIBUTES)
+        if "user_groups" in fields:
+            _note_unknown(plan, row, {*groups, *new})
         validate(plan, row, group, fields=fields, names={"name": "name", **GROUP_ATTRIBUTES})
         plan.save(group, fields)
         plan.say(group, f"group {row.name}", words=words)
     return groups
+
+
+def _note_unknown(plan: Plan, row: GroupRow, groups: Collection[str]) -> None:
+    for name in row.user_groups or ():
+        if name not in groups:
+            hint = nearest(name, groups)
+            plan.notices.append(f"{row.path}.user_groups: no user is in {shown(name)} yet{hint}")
+
+
+def check_auto_groups(plan: Plan, config: Config, groups: Mapping[str, Group]) -> None:
+    """Note a problem for each name in the option AutoGroups that will be no group."""
+    path = "auto_groups" if "auto_groups" in config.sections else f"options.{AUTO_GROUPS}"
+    for number, name in enumerate(plan.options.get(AUTO_GROUPS, ())):
+        need_group(plan, f"{path}[{number}]", name, groups)
 
 
 def plan_users(plan: Plan, config: Config, groups: Mapping[str, Group]) -> dict[str, User]:
@@ -109,8 +133,9 @@ def plan_users(plan: Plan, config: Config, groups: Mapping[str, Group]) -> dict[
     names = {row.name for row in config.users} | {row.user for row in config.tokens}
     users: dict[str, User] = User.objects.in_bulk(sorted(names), field_name="username")
     for row in config.users:
-        need_group(plan, f"{row.path}.group", row.group, groups)
         user = users.setdefault(row.name, _new_user(row))
+        if row.group not in (user.group, AUTO):
+            need_group(plan, f"{row.path}.group", row.group, groups)
         fields, words = take(row, user, USER_ATTRIBUTES)
         validate(plan, row, user, fields=fields, names={"name": "username", **USER_ATTRIBUTES})
         plan.save(user, fields)
@@ -123,62 +148,6 @@ def _new_user(row: UserRow) -> User:
     user = User(username=row.name, opening_balance_nusd=int(balance * NANO))
     user.set_unusable_password()
     return user
-
-
-def plan_tokens(
-    plan: Plan, config: Config, *, groups: Mapping[str, Group], users: Mapping[str, User]
-) -> None:
-    """Plan the tokens."""
-    tokens = {(token.user_id, token.name): token for token in _tokens_of(config, users)}
-    hashes = sorted({found for row in config.tokens if (found := _hash(row)) is not None})
-    owners = {
-        owner.key_hash: f"{owner.user.username}/{owner.name}"
-        for part in chunks(hashes)
-        for owner in Token.objects.filter(key_hash__in=part).select_related("user")
-    }
-    # Asked for once, and only when a name is wrong.
-    known_users = cache(lambda: (*users, *User.objects.values_list("username", flat=True)[:1000]))
-    for row in config.tokens:
-        need_group(plan, f"{row.path}.group", row.group or UNSET, groups)
-        if row.user not in users:
-            hint = nearest(row.user, known_users())
-            plan.refuse(f"{row.path}.user", f"no user {shown(row.user)}{hint}")
-            continue
-        user = users[row.user]
-        token = tokens.get((user.pk, row.name)) or Token(user=user, name=row.name)
-        _plan_token(plan, row, token, owners)
-
-
-def _plan_token(plan: Plan, row: TokenRow, token: Token, owners: dict[str, str]) -> None:
-    label = f"{row.user}/{row.name}"
-    found = _hash(row)
-    if found is None and is_new(token) and row.is_sound:
-        plan.refuse(row.path, "a new token wants key or key_hash")
-    if found is not None and owners.setdefault(found, label) != label:
-        plan.refuse(row.path, f"its key is already used by token {owners[found]}")
-    fields, words = take(row, token, TOKEN_ATTRIBUTES)
-    if found is not None and token.key_hash != found:
-        token.key_hash = found
-        token.hint = "…" if isinstance(row.key, UnsetType) else key_hint(row.key)
-        fields += ["key_hash", "hint"]
-        words.append("key replaced")
-    validate(plan, row, token, fields=fields, names={"name": "name", **TOKEN_ATTRIBUTES})
-    plan.save(token, fields)
-    plan.say(token, f"token {label}", words=words)
-
-
-def _hash(row: TokenRow) -> str | None:
-    if not isinstance(row.key, UnsetType):
-        return key_hash(row.key)
-    return None if isinstance(row.key_hash, UnsetType) else row.key_hash
-
-
-def _tokens_of(config: Config, users: Mapping[str, User]) -> Iterator[Token]:
-    for rows in chunks(config.tokens):
-        owners = {users[row.user].pk for row in rows if row.user in users}
-        yield from Token.objects.filter(
-            user_id__in=owners - {None}, name__in={row.name for row in rows}
-        )
 
 
 def need_group(plan: Plan, path: str, name: str | UnsetType, groups: Mapping[str, Group]) -> None:
@@ -194,7 +163,8 @@ def take(row: Row, instance: Model, attributes: Mapping[str, str]) -> tuple[list
         value, present = getattr(row, key), getattr(instance, attribute)
         if value is UNSET or same(present, value):
             continue
-        if key in SETS and names_in(present) == names_in(value):
+        meaning = MEANINGS.get(key)
+        if meaning is not None and meaning(present) == meaning(value):
             continue
         setattr(instance, attribute, value)
         fields.append(attribute)
@@ -221,7 +191,7 @@ def difference(key: str, old: object, new: object) -> str:
     if isinstance(old, list) and isinstance(new, list):
         added, gone = names_in(new) - names_in(old), names_in(old) - names_in(new)
         return f"{key} +{len(added)} -{len(gone)}"
-    if isinstance(new, dict):
+    if isinstance(new, dict) or key in SECRETS:
         return f"{key} changed"
     return f"{key} {said(old)} -> {said(new)}"
 
@@ -234,7 +204,18 @@ def said(value: object) -> str:
         return value.isoformat()
     if isinstance(value, str) and value:
         return without_password(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, list) and len(text := ", ".join(map(str, value))) <= SHOWN_CHARS:
+        return f"[{text}]"
     return shown(value)
+
+
+def _tidy(address: str) -> str:
+    try:
+        return tidy_network(address)
+    except ValueError:
+        return address
 
 
 def names_in(value: object) -> set[str]:
@@ -252,7 +233,16 @@ def same(left: object, right: object) -> bool:
     return isinstance(left, bool) == isinstance(right, bool) and left == right
 
 
-def chunks(values: Sequence[V]) -> Iterator[Sequence[V]]:
+def chunks(values: Sequence[V], *, size: int = CHUNK) -> Iterator[Sequence[V]]:
     """Yield `values` in parts small enough for one query."""
-    for start in range(0, len(values), CHUNK):
-        yield values[start : start + CHUNK]
+    for start in range(0, len(values), size):
+        yield values[start : start + size]
+
+
+# Keys whose values say the same in several ways; these functions make them comparable.
+MEANINGS: Mapping[str, Callable[[Any], object]] = {
+    "models": names_in,
+    "user_groups": names_in,
+    "allow_ips": lambda value: {_tidy(name) for name in names_in(value)},
+    "limits": set_limits,
+}

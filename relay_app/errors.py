@@ -2,14 +2,20 @@
 
     RelayError
     ├── InvalidRequest          400  invalid_request
+    │   ├── BlockedContent      400  blocked_content
     │   ├── RequestTooLarge     413  request_too_large
     │   └── UnsupportedEncoding 415  unsupported_content_encoding
     ├── InvalidToken            401  invalid_api_key
     ├── ModelNotAllowed         403  model_not_allowed
+    ├── GroupNotAllowed         403  group_not_allowed
+    ├── AddressNotAllowed       403  ip_not_allowed
     ├── UnknownPath             404  unknown_url
     ├── WrongMethod             405  method_not_allowed
     ├── ModelNotFound           404  model_not_found
     ├── NoChannelAvailable      503  no_channel_available
+    ├── RateLimited             429
+    │   ├── RateLimitExceeded        rate_limit_exceeded (of the token)
+    │   └── UpstreamCapacity         upstream_capacity
     ├── UpstreamUnreachable     502  upstream_unreachable
     ├── UpstreamTimeout         504  upstream_timeout
     └── UpstreamFailed          as the upstream said
@@ -45,6 +51,12 @@ class InvalidRequest(RelayError):
     http_status, code = 400, "invalid_request"
 
 
+class BlockedContent(InvalidRequest):
+    """The prompt contains one of option BlockedWords."""
+
+    code = "blocked_content"
+
+
 class RequestTooLarge(InvalidRequest):
     """The body is larger than MAX_REQUEST_BODY_MB."""
 
@@ -70,6 +82,18 @@ class ModelNotAllowed(RelayError):
     http_status, code = 403, "model_not_allowed"
 
 
+class GroupNotAllowed(RelayError):
+    """The token's group is closed to its user."""
+
+    http_status, code = 403, "group_not_allowed"
+
+
+class AddressNotAllowed(RelayError):
+    """The token may not be used from where the request came."""
+
+    http_status, code = 403, "ip_not_allowed"
+
+
 class UnknownPath(RelayError):
     """The relay has no such endpoint."""
 
@@ -92,6 +116,28 @@ class NoChannelAvailable(RelayError):
     """Channels list the model, but none may serve this group now."""
 
     http_status, code = 503, "no_channel_available"
+
+
+class RateLimited(RelayError):
+    """Not now: the same request may pass after `retry_after_s` seconds."""
+
+    http_status = 429
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class RateLimitExceeded(RateLimited):
+    """A limit of the client's own token is reached."""
+
+    code = "rate_limit_exceeded"
+
+
+class UpstreamCapacity(RateLimited):
+    """All channels that could serve the request are at their limits."""
+
+    code = "upstream_capacity"
 
 
 class UpstreamUnreachable(RelayError):

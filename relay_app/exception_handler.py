@@ -8,7 +8,7 @@ import structlog
 from django.http import HttpResponse
 
 from relay_app.dialects.base import Dialect, ErrorParts
-from relay_app.errors import RelayError, UpstreamFailed
+from relay_app.errors import RateLimited, RelayError, UpstreamFailed
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +40,7 @@ def render_error(
     )
     for name, value in error.headers.items():
         response[name] = value
-    if isinstance(error, UpstreamFailed) and error.retry_after_s is not None:
+    if isinstance(error, UpstreamFailed | RateLimited) and error.retry_after_s is not None:
         # SDKs sleep for as long as the header says, hours included.
         if error.retry_after_s <= retry_after_to_client_max_s:
             response["Retry-After"] = str(math.ceil(error.retry_after_s))

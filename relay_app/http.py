@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, MutableMapping
+from collections.abc import AsyncIterator, Mapping, MutableMapping
 from io import BytesIO
 from typing import Any
 
@@ -11,6 +11,7 @@ from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
 from django.http.response import HttpResponseBase
 
+from relay_app.dialects.base import Framing
 from relay_app.streaming import AnswerStream
 
 
@@ -34,7 +35,23 @@ class StreamResponse(HttpResponseBase):
     streaming = True
 
     def __init__(
-        self, stream: AnswerStream, *, content_type: str, headers: Mapping[str, str]
+        self,
+        stream: AnswerStream,
+        *,
+        content_type: str,
+        headers: Mapping[str, str],
+        framing: Framing | None = None,
     ) -> None:
         super().__init__(content_type=content_type, headers=headers)
         self.stream = stream
+        self._framing = framing
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the bytes for the client."""
+        return self.stream.pieces() if self._framing is None else self._framed(self._framing)
+
+    async def _framed(self, framing: Framing) -> AsyncIterator[bytes]:
+        async for events in self.stream.pieces():
+            if piece := framing.feed(events):
+                yield piece
+        yield framing.end()

@@ -52,6 +52,12 @@ class RequestLog(models.Model):
         max_length=200, blank=True, help_text="Channel ids in order, e.g. 5->12->8."
     )
     attempt_count = models.PositiveSmallIntegerField(default=0)
+    stop_reason = models.CharField(
+        max_length=64,
+        blank=True,
+        db_default="",
+        help_text="Why no further attempt followed the last one.",
+    )
     duration_ms = models.PositiveIntegerField(default=0)
     ttft_ms = models.PositiveIntegerField(null=True)
     input_tokens = models.PositiveBigIntegerField(null=True)
@@ -79,6 +85,7 @@ class Attempt(models.Model):
     upstream_code = models.CharField(max_length=100, blank=True)
     upstream_request_id = models.CharField(max_length=100, blank=True)
     message = models.CharField(max_length=200, blank=True)
+    upstream_model = models.CharField(max_length=200, blank=True, db_default="")
     wait_ms = models.PositiveIntegerField(default=0, help_text="Waited before this attempt.")
     duration_ms = models.PositiveIntegerField(default=0)
     decision = models.CharField(

@@ -1,6 +1,6 @@
 """One relayed request, from the parsed body to the answer. Read this file first.
 
-    1. route    RoutingTable.route            the channels for (group, model), in memory
+    1. route    routes.find_routes            the channels for token and model, in memory
     2. pick     core.attempts.AttemptLoop     channel, key and wait; the whole budget
     3. send     attempt.send                  provider builds, transport carries it
     4. judge    core.classify names it, core.retry decides what follows
@@ -20,8 +20,9 @@ from collections.abc import Iterator, Mapping
 
 import httpx
 
+from billing_app.core.types import TokenView
 from channels_app.core.routing import RoutingTable
-from channels_app.core.types import Failure, FailureClass, Route
+from channels_app.core.types import Failure, FailureClass
 from relay_app import attempt
 from relay_app.attempt import Answer
 from relay_app.core.attempts import AttemptLoop, Rolls, Step, telling_failure
@@ -30,18 +31,27 @@ from relay_app.core.limits import limits_of
 from relay_app.core.types import Call, Tried
 from relay_app.dialects.base import Dialect
 from relay_app.errors import (
-    ModelNotFound,
-    NoChannelAvailable,
     RelayError,
     UpstreamFailed,
     UpstreamTimeout,
     UpstreamUnreachable,
 )
-from relay_app.providers.registry import deaf_to
 from relay_app.request_log import RequestRecord
+from relay_app.routes import find_routes
+from relay_app.shaping import upstream_model
 
 # Counts the sends of this process: channels whose keys are used in turn follow it.
 _turns: Iterator[int] = itertools.count()
+
+
+class Clock:
+    """The time that budgets and waits are measured by; tests put another in its place."""
+
+    now_s = staticmethod(time.monotonic)
+    sleep = staticmethod(asyncio.sleep)
+
+
+clock = Clock()
 
 ABORTED = Failure(failure_class=FailureClass.ABORTED, message="the client went away")
 
@@ -49,7 +59,7 @@ ABORTED = Failure(failure_class=FailureClass.ABORTED, message="the client went a
 async def relay(
     call: Call,
     *,
-    group: str,
+    token: TokenView,
     routing: RoutingTable,
     dialect: Dialect,
     transports: Mapping[str, httpx.AsyncBaseTransport],
@@ -60,55 +70,36 @@ async def relay(
     Raises RelayError: the upstream's own failure, or why nothing could be sent.
     """
     loop = AttemptLoop(
-        route=find_route(routing, group=group, model=call.model, dialect=call.endpoint.dialect),
+        models=find_routes(routing, token=token, model=call.model, dialect=call.endpoint.dialect),
         options=routing.options,
-        started_s=time.monotonic(),
+        started_s=clock.now_s(),
+        has_specific_channel=bool(token.specific_channel),
     )
-    while step := loop.next_step(now_s=time.monotonic(), rolls=_roll(), turn=next(_turns)):
+    while step := loop.next_step(now_s=clock.now_s(), rolls=_roll(), turn=next(_turns)):
         if step.wait_s:
-            await asyncio.sleep(step.wait_s)
-        began_s = time.monotonic()
+            await clock.sleep(step.wait_s)
+        began_s = clock.now_s()
         try:
             outcome = await attempt.send(
                 call,
                 step,
                 transport=transports.get(step.channel.provider, transports["http"]),
                 dialect=dialect,
-                limits=limits_of(step.channel, routing.options),
+                limits=limits_of(step.channel, routing.options, step.model),
+                last_failure=loop.failures[-1] if loop.failures else None,
             )
         except asyncio.CancelledError:
             _note(record, step, began_s, failure=ABORTED, decision="client gone")
             raise
         if isinstance(outcome, Answer):
+            record.group = step.group
             _note(record, step, began_s, status=outcome.status, decision="answered")
             return outcome
         failure = map_status(outcome, step.channel.status_map)
-        decision = loop.failed(failure, now_s=time.monotonic())
+        decision = loop.failed(failure, now_s=clock.now_s())
         _note(record, step, began_s, failure=failure, decision=decision.reason)
+    record.stop_reason = loop.stop_reason
     return _last_resort(loop)
-
-
-def find_route(routing: RoutingTable, *, group: str, model: str, dialect: str) -> Route:
-    """Return the channels for (group, model) that take bodies of `dialect`.
-
-    Raises ModelNotFound or NoChannelAvailable.
-    """
-    route = routing.route(group, model, without=deaf_to(dialect))
-    if route is not None:
-        return route
-    if routing.route(group, model) is not None:
-        raise NoChannelAvailable(
-            f"no channel of group {group!r} that serves model {model!r} speaks the API of"
-            f" this path ({dialect})"
-        )
-    if routing.knows(model):
-        raise NoChannelAvailable(
-            f"no channel of group {group!r} can serve model {model!r} at present"
-        )
-    raise ModelNotFound(
-        f"model {model!r} does not exist here; GET /v1/models lists what there is",
-        param="model",
-    )
 
 
 def _roll() -> Rolls:
@@ -132,9 +123,10 @@ def _note(
             key_id=step.key.id if step.key else None,
             failure=failure,
             wait_s=step.wait_s,
-            duration_s=time.monotonic() - began_s,
+            duration_s=clock.now_s() - began_s,
             decision=decision,
             status=status,
+            upstream_model=upstream_model(step.channel, step.model),
         )
     )
 

@@ -57,6 +57,9 @@ class RequestRecord:
     status: int = 0
     outcome: str = ""
     message: str = ""
+    # The group that served, where it is not the token's own; why attempts ended.
+    group: str = ""
+    stop_reason: str = ""
     duration_s: float = 0.0
 
     @property
@@ -222,7 +225,7 @@ def _row(record: RequestRecord) -> RequestLog:
         user_name=_text(token.user_name if token else "", 150),
         token_id=token.id if token else None,
         token_name=_text(token.name if token else "", 100),
-        group=_text(token.group if token else "", 100),
+        group=_text(record.group or (token.group if token else ""), 100),
         endpoint=_text(record.endpoint, 100),
         request_model=_text(record.model, 200),
         response_model=_text(record.response_model, 200),
@@ -232,6 +235,7 @@ def _row(record: RequestRecord) -> RequestLog:
         message=_text(record.message, 200),
         chain=_text(record.chain, 200),
         attempt_count=len(record.attempts),
+        stop_reason=_text(record.stop_reason, 64),
         duration_ms=round(record.duration_s * 1000),
         ttft_ms=None if record.ttft_s is None else round(record.ttft_s * 1000),
         input_tokens=usage.input_tokens if usage else None,
@@ -257,6 +261,7 @@ def _attempt_row(row: RequestLog, tried: Tried) -> Attempt:
         wait_ms=round(tried.wait_s * 1000),
         duration_ms=round(tried.duration_s * 1000),
         decision=_text(tried.decision, 64),
+        upstream_model=_text(tried.upstream_model, 200),
     )
 
 

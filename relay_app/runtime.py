@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import httpx
+from django.conf import settings
 
 from relay_app.providers.simulated import SimulatedTransport
 from relay_app.request_log import LogWriter
@@ -35,15 +36,23 @@ def current() -> Runtime:
 async def open_runtime() -> Runtime:
     """Load the snapshot, start the background work and return the runtime."""
     global _runtime  # noqa: PLW0603  # one runtime a process
+    feed = SnapshotFeed()
+    http = AiohttpTransport(allows_private=lambda: _allows_private(feed))
     runtime = Runtime(
-        feed=SnapshotFeed(),
+        feed=feed,
         log_writer=LogWriter(),
-        transports={"http": AiohttpTransport(), "simulated": SimulatedTransport()},
+        transports={"http": http, "simulated": SimulatedTransport()},
     )
     await runtime.feed.start()
     runtime.log_writer.start()
     _runtime = runtime
     return runtime
+
+
+def _allows_private(feed: SnapshotFeed) -> bool:
+    """Return whether upstreams may have private addresses, as the option says now."""
+    choice = feed.current.routing.options.allow_private_upstreams
+    return bool(settings.EMBEDDED) if choice == "auto" else choice == "on"
 
 
 async def close_runtime() -> None:

@@ -8,6 +8,7 @@ by event, and a stream that breaks ends in an error event, never as if it were w
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -29,6 +30,8 @@ log = structlog.get_logger(__name__)
 MAX_HELD_BYTES = 256 * 1024
 # So many malformed events in a row are noise, not a slip in a good stream.
 MAX_MALFORMED = 100
+# Some servers add a mark ([DONE]) to a stream that is complete; it is waited for so long.
+MARK_S = 1.0
 
 
 class AnswerStream:
@@ -47,6 +50,7 @@ class AnswerStream:
         limits: Limits,
         sent_s: float,
         request_id: str,
+        hides_usage: bool = False,
     ) -> None:
         self.failure: Failure | None = None
         self.usage: Usage | None = None
@@ -63,12 +67,14 @@ class AnswerStream:
         self._limits = limits
         self._sent_s = sent_s
         self._request_id = request_id
+        self._hides_usage = hides_usage
         self._splitter = Splitter()
         self._batch: list[bytes] = []  # events read, not looked at yet
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._is_finished = False  # the answer has its proper end
         self._is_cut_short = False  # ended by length, safety or filter
+        self._complete_s: float | None = None  # when the stream was complete, but for a mark
         self._is_last = False  # the dialect's last event was seen
         self._is_closed = False
 
@@ -128,7 +134,7 @@ class AnswerStream:
                 if facts.is_error:
                     self._broke(f"error event: {self._error_of(raw).message}")
                     return False
-                if not facts.is_malformed:
+                if not (facts.is_malformed or (self._hides_usage and facts.is_usage_only)):
                     out.append(raw)
                 if facts.is_last:
                     return False
@@ -163,7 +169,7 @@ class AnswerStream:
             if facts.is_error:
                 self.failure = self._error_of(raw)
                 return True
-            if facts.is_malformed:
+            if facts.is_malformed or (self._hides_usage and facts.is_usage_only):
                 continue
             self._hold(raw, facts)
             if facts.is_meaningful or self._has_ended_as_answer():
@@ -215,6 +221,8 @@ class AnswerStream:
         """Return the next events; None at the end, with `failure` set if it broke."""
         total_s = self._limits.total
         deadline_s = self._sent_s + total_s if total_s else None
+        if self._complete_s is not None:
+            deadline_s = min(deadline_s or math.inf, self._complete_s + MARK_S)
         try:
             batch = await self._read(deadline_s=deadline_s, has_idle_limit=True)
         except TimeoutError:
@@ -284,6 +292,8 @@ class AnswerStream:
         self._is_finished = self._is_finished or facts.is_finish
         self._is_cut_short = self._is_cut_short or (facts.is_finish and not facts.is_normal_finish)
         self._is_last = self._is_last or facts.is_last
+        if facts.is_complete and self._complete_s is None:
+            self._complete_s = time.monotonic()
         if facts.usage is not None:
             self.usage = self.usage.updated(facts.usage) if self.usage else facts.usage
         self.model = facts.model or self.model

@@ -10,59 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from contextvars import ContextVar
-from functools import lru_cache, partial
+from collections.abc import AsyncIterator, Callable
+from functools import cache, lru_cache
+from io import BytesIO
 from typing import Any
 
 import aiohttp
 import httpx
 import yarl
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.client_reqrep import ClientRequest
-from aiohttp.connector import Connection
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.tracing import Trace
+
+from relay_app.connectors import Connector, SocksConnector, is_reused
+from relay_app.core.proxies import Proxy
 
 # Providers send rate-limit and policy headers of many kilobytes.
 MAX_HEADER_BYTES = 64 * 1024
 # Idle connections are closed before most providers close them (nginx: 60 s or 75 s).
 KEEPALIVE_S = 50.0
 DNS_CACHE_S = 30
-
-# Whether the connection of the running send had served an earlier request.
-_is_reused: ContextVar[bool] = ContextVar("is_reused", default=False)
-
-
-class _Protocol(ResponseHandler):
-    """aiohttp's connection, with two things it lacks: whether it served before, and bad framing
-    in the middle of a body told to whoever reads that body (it would wait for ever)."""
-
-    has_served = False
-
-    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
-        super().set_exception(exc, *cause)
-        if isinstance(exc, HttpProcessingError) and self._payload is not None:
-            text = f"the answer is not framed as HTTP: {exc.message}"
-            self._payload.set_exception(aiohttp.ClientPayloadError(text))
-
-
-class _Connector(aiohttp.TCPConnector):
-    """A connector of such connections that tells whether it handed out a used one."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._factory: Any = partial(_Protocol, loop=self._loop)
-
-    async def connect(
-        self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
-    ) -> Connection:
-        connection = await super().connect(req, traces, timeout)
-        protocol = connection.protocol
-        if isinstance(protocol, _Protocol):
-            _is_reused.set(protocol.has_served)
-            protocol.has_served = True
-        return connection
+# aiohttp writes larger bodies in one go, past all back-pressure, unless they come as a file.
+LARGE_BODY_BYTES = 1024 * 1024
+# Sessions of SOCKS proxies that are kept though nothing uses them; they soon hold no sockets.
+MAX_SOCKS_SESSIONS = 64
+PROXY_AUTHENTICATION_REQUIRED = 407
 
 
 class _Stream(httpx.AsyncByteStream):
@@ -103,56 +72,46 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     saw the request; that it broke while it worked on it can't be told apart.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, allows_private: Callable[[], bool]) -> None:
+        self._allows_private = allows_private
         self._session: aiohttp.ClientSession | None = None
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        """Return the session, made on first use: it belongs to the running loop."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=_Connector(
-                    limit=0,
-                    keepalive_timeout=KEEPALIVE_S,
-                    ttl_dns_cache=DNS_CACHE_S,
-                    ssl=ssl.create_default_context(),
-                ),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trust_env=False,
-                skip_auto_headers=(
-                    "User-Agent",
-                    "Accept",
-                    "Accept-Encoding",
-                    "Content-Type",
-                ),
-                timeout=aiohttp.ClientTimeout(total=None),
-                max_field_size=MAX_HEADER_BYTES,
-                max_line_size=MAX_HEADER_BYTES,
-            )
-        return self._session
+        # By the proxy's address, the one used last at the end.
+        self._socks: dict[str, aiohttp.ClientSession] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        _is_reused.set(False)
+        is_reused.set(False)
         try:
             return await self._send(request)
         except (httpx.RemoteProtocolError, httpx.WriteError):
-            if not _is_reused.get():
+            if not is_reused.get():
                 raise
         return await self._send(request)
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
         limits = request.extensions.get("timeout", {})
+        proxy: Proxy | None = request.extensions.get("proxy")
+        session = await self._session_for(proxy)
+        through: dict[str, Any] = {}
+        if proxy is not None:
+            # The proxy connects, to whatever a name is to it; what is no name is known here.
+            assert isinstance(session.connector, Connector)
+            session.connector.check_host(request.url.host)
+            through = {} if proxy.is_socks else {"proxy": _url(proxy.url)}
         try:
-            response = await self._open_session().request(
+            response = await session.request(
                 request.method,
                 _url(str(request.url)),
                 headers=request.headers.multi_items(),
-                data=request.content or None,
+                data=_body(request.content),
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.get("connect")),
+                **through,
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _as_httpx(error, request) from error
+        if through and response.status == PROXY_AUTHENTICATION_REQUIRED:
+            response.close()
+            raise httpx.ProxyError("the proxy wants another user or password", request=request)
         return httpx.Response(
             response.status,
             headers=response.raw_headers,
@@ -160,14 +119,72 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             request=request,
         )
 
+    async def _session_for(self, proxy: Proxy | None) -> aiohttp.ClientSession:
+        """Return the session, made on first use: it belongs to the running loop.
+
+        One serves all requests but those through SOCKS: aiohttp's pool tells HTTP proxies
+        apart, and knows no other kind.
+        """
+        if proxy is not None and proxy.is_socks:
+            return await self._socks_session(proxy)
+        if self._session is None:
+            self._session = _new_session(Connector(**self._pool_options()))
+        return self._session
+
+    async def _socks_session(self, proxy: Proxy) -> aiohttp.ClientSession:
+        """Return the session of this proxy; of those that nothing uses, the oldest go."""
+        known = self._socks.pop(proxy.url, None)
+        session = known or _new_session(SocksConnector(proxy, **self._pool_options()))
+        self._socks[proxy.url] = session
+        if known is None and len(self._socks) > MAX_SOCKS_SESSIONS:
+            idle = [url for url, one in self._socks.items() if not _is_busy(one) and one != session]
+            for url in idle[: len(self._socks) - MAX_SOCKS_SESSIONS]:
+                await self._socks.pop(url).close()
+        return session
+
+    def _pool_options(self) -> dict[str, Any]:
+        return {
+            "allows_private": self._allows_private,
+            "limit": 0,
+            "keepalive_timeout": KEEPALIVE_S,
+            "ttl_dns_cache": DNS_CACHE_S,
+            "ssl": _tls(),
+        }
+
     async def aclose(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        for session in (self._session, *self._socks.values()):
+            if session is not None:
+                await session.close()
+
+
+def _is_busy(session: aiohttp.ClientSession) -> bool:
+    return isinstance(session.connector, Connector) and session.connector.is_busy
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Return the one context of the process: reading the certificates takes a while."""
+    return ssl.create_default_context()
+
+
+def _new_session(connector: Connector) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=False,
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+        timeout=aiohttp.ClientTimeout(total=None),
+        max_field_size=MAX_HEADER_BYTES,
+        max_line_size=MAX_HEADER_BYTES,
+    )
 
 
 def _as_httpx(error: Exception, request: httpx.Request) -> httpx.TransportError:
     """Return httpx's name for an aiohttp error, most specific first."""
     text = _text(error)
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return httpx.ProxyError(f"the proxy answered {error.status}", request=request)
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return httpx.ConnectTimeout(text, request=request)
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -185,6 +202,13 @@ def _as_httpx(error: Exception, request: httpx.Request) -> httpx.TransportError:
 
 def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+def _body(content: bytes) -> bytes | BytesIO | None:
+    """Return the body as aiohttp sends it best; None if there is none."""
+    if len(content) > LARGE_BODY_BYTES:
+        return BytesIO(content)
+    return content or None
 
 
 @lru_cache(maxsize=4096)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from django.urls import path, re_path
+from django.urls import path, re_path, register_converter
 
 from relay_app import views
 from relay_app.core.types import Endpoint
+from relay_app.path_converters import (
+    GeminiContentMethod,
+    GeminiEmbedMethod,
+    GeminiModel,
+    GeminiModelAlone,
+)
 from relay_app.readiness import readyz
+
+register_converter(GeminiModel, "gemini_model")
+register_converter(GeminiModelAlone, "gemini_model_alone")
+register_converter(GeminiContentMethod, "gemini_content")
+register_converter(GeminiEmbedMethod, "gemini_embed")
 
 ENDPOINTS = (
     Endpoint(
@@ -16,23 +27,120 @@ ENDPOINTS = (
         upstream_path="/chat/completions",
     ),
     Endpoint(
+        name="completions",
+        dialect="openai_completions",
+        path="v1/completions",
+        upstream_path="/completions",
+    ),
+    Endpoint(
+        name="responses",
+        dialect="openai_responses",
+        path="v1/responses",
+        upstream_path="/responses",
+    ),
+    Endpoint(
+        name="embeddings",
+        dialect="openai_embeddings",
+        path="v1/embeddings",
+        upstream_path="/embeddings",
+    ),
+    Endpoint(
+        name="moderations",
+        dialect="openai_moderations",
+        path="v1/moderations",
+        upstream_path="/moderations",
+    ),
+    Endpoint(
+        name="images",
+        dialect="openai_images",
+        path="v1/images/generations",
+        upstream_path="/images/generations",
+    ),
+    Endpoint(
+        name="image_edits",
+        dialect="openai_image_edits",
+        path="v1/images/edits",
+        upstream_path="/images/edits",
+    ),
+    Endpoint(
+        name="image_variations",
+        dialect="openai_image_edits",
+        path="v1/images/variations",
+        upstream_path="/images/variations",
+    ),
+    Endpoint(
+        name="transcriptions",
+        dialect="openai_transcriptions",
+        path="v1/audio/transcriptions",
+        upstream_path="/audio/transcriptions",
+    ),
+    Endpoint(
+        name="translations",
+        dialect="openai_transcriptions",
+        path="v1/audio/translations",
+        upstream_path="/audio/translations",
+    ),
+    Endpoint(
+        name="speech",
+        dialect="openai_speech",
+        path="v1/audio/speech",
+        upstream_path="/audio/speech",
+    ),
+    Endpoint(
+        name="rerank",
+        dialect="openai_rerank",
+        path="v1/rerank",
+        upstream_path="/rerank",
+    ),
+    Endpoint(
         name="messages",
         dialect="anthropic",
         path="v1/messages",
         upstream_path="/messages",
     ),
+    Endpoint(
+        name="count_tokens",
+        dialect="anthropic_count",
+        path="v1/messages/count_tokens",
+        upstream_path="/messages/count_tokens",
+    ),
+    Endpoint(
+        name="gemini",
+        dialect="gemini",
+        path="v1beta/<gemini_model:model>:<gemini_content:method>",
+        upstream_path="/{model}:{method}",
+    ),
+    Endpoint(
+        name="gemini_embeddings",
+        dialect="gemini_embeddings",
+        path="v1beta/<gemini_model:model>:<gemini_embed:method>",
+        upstream_path="/{model}:{method}",
+    ),
+    Endpoint(
+        name="gemini_count",
+        dialect="gemini_count",
+        path="v1beta/<gemini_model:model>:countTokens",
+        upstream_path="/{model}:countTokens",
+    ),
 )
 
 MODELS = Endpoint(name="models", dialect="openai", path="v1/models", upstream_path="")
+GEMINI_MODELS = Endpoint(name="models", dialect="gemini", path="v1beta/models", upstream_path="")
+GEMINI_MODEL = Endpoint(
+    name="model", dialect="gemini", path="v1beta/<gemini_model_alone:model>", upstream_path=""
+)
 NO_MESSAGES = Endpoint(name="unknown", dialect="anthropic", path="", upstream_path="")
+NO_GEMINI = Endpoint(name="unknown", dialect="gemini", path="", upstream_path="")
+MODEL_LISTS = (MODELS, GEMINI_MODELS, GEMINI_MODEL)
 
 urlpatterns = [
     *(path(e.path, views.RelayView.as_view(endpoint=e)) for e in ENDPOINTS),
-    path(MODELS.path, views.ModelsView.as_view(endpoint=MODELS)),
+    *(path(e.path, views.ModelsView.as_view(endpoint=e)) for e in MODEL_LISTS),
     path("healthz", views.healthz),
     path("readyz", readyz),
     path("", views.root),
     # The path decides the dialect, also of paths that are no endpoint.
     re_path("^v1/messages", views.UnknownPathView.as_view(endpoint=NO_MESSAGES)),
+    re_path("^v1beta(?:/|$)", views.UnknownPathView.as_view(endpoint=NO_GEMINI)),
     re_path("", views.UnknownPathView.as_view()),
 ]

@@ -5,32 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.request import Request
 
 from billing_app.core.types import TokenView
-from channels_app.core.routing import model_matches
 from relay_app import pipeline, runtime
 from relay_app.attempt import Answer
 from relay_app.authentication import check_token, find_token, query_without_key
+from relay_app.client_address import client_address
+from relay_app.core.blocked import blocked_word
 from relay_app.core.types import Call, Endpoint
-from relay_app.dialects.base import BodyError, Dialect
+from relay_app.dialects.base import BodyError, Dialect, Framing, Incoming
 from relay_app.dialects.registry import DIALECTS
 from relay_app.drf import AsyncAPIView
+from relay_app.encodings import decode_body
 from relay_app.errors import (
+    BlockedContent,
     InvalidRequest,
-    ModelNotAllowed,
+    ModelNotFound,
     RelayError,
     RequestTooLarge,
     UnknownPath,
-    UnsupportedEncoding,
     UpstreamFailed,
     WrongMethod,
 )
 from relay_app.exception_handler import render_error
 from relay_app.http import RelayRequest, StreamResponse
 from relay_app.request_log import CLIENT_GONE, CLIENT_LEFT, RequestRecord
+from relay_app.routes import is_usable, usable_models
 from relay_app.streaming import AnswerStream
 
 # Headers of clients that may go upstream; each provider type takes those it understands.
@@ -61,7 +65,7 @@ class DialectView(AsyncAPIView):
         self.record = RequestRecord(
             request_id=request.relay_id,
             endpoint=f"{request.method} {request.path}",
-            client_ip=str(request.META.get("REMOTE_ADDR", "")),
+            client_ip=client_address(request.META, trusted=settings.TRUSTED_PROXIES),
         )
 
     def finish(self, response: HttpResponseBase) -> None:
@@ -80,7 +84,7 @@ class DialectView(AsyncAPIView):
         """Return the token of the request, noted in its record."""
         token = await find_token(self.relay_request, self.runtime.feed)
         self.record.token = token  # first: the log names whose token is refused
-        check_token(token)
+        check_token(token, address=self.record.client_ip)
         return token
 
     def handle_error(self, error: Exception) -> HttpResponseBase:
@@ -113,16 +117,17 @@ class DialectView(AsyncAPIView):
 class RelayView(DialectView):
     """POST of one relay endpoint: parse, check, call the pipeline."""
 
+    framing: Framing | None = None
+
     async def post(self, request: Request) -> HttpResponseBase:
         """Return the upstream's answer, whole or as a stream."""
         token = await self.authenticate()
-        call = self._read_call()
+        call = self._read_call(await self._body())
         self.record.model, self.record.is_stream = call.model, call.is_stream
-        if token.models and not any(model_matches(m, call.model) for m in token.models):
-            raise ModelNotAllowed(f"this token may not use model {call.model!r}", param="model")
+        self._check_words(call)
         answer = await pipeline.relay(
             call,
-            group=token.group,
+            token=token,
             routing=self.snapshot.routing,
             dialect=self.dialect,
             transports=self.runtime.transports,
@@ -130,38 +135,64 @@ class RelayView(DialectView):
         )
         return self._respond(answer)
 
-    def _read_call(self) -> Call:
+    def _check_words(self, call: Call) -> None:
+        words = self.snapshot.routing.options.blocked_words
+        if words and blocked_word(call.body, call.content_type, words):
+            raise BlockedContent("the prompt contains a word that is blocked here")
+
+    async def _body(self) -> bytes:
         request = self.relay_request
         if request.is_oversized:
             raise RequestTooLarge(f"the request body is larger than {request.body_limit >> 20} MB")
-        encoding = request.META.get("HTTP_CONTENT_ENCODING", "identity").lower()
-        if encoding not in ("", "identity"):
-            raise UnsupportedEncoding(
-                f"bodies in Content-Encoding {encoding!r} can't be read; send plain JSON"
-            )
+        encoding = str(request.META.get("HTTP_CONTENT_ENCODING", ""))
+        return await decode_body(request.body, encoding, limit=request.body_limit)
+
+    def _read_call(self, body: bytes) -> Call:
+        request = self.relay_request
+        content_type = request.META.get("CONTENT_TYPE") or "application/json"
+        if not content_type.isascii():  # it could not be sent on, and would blame the channel
+            raise InvalidRequest("the Content-Type header holds characters outside ASCII")
+        query = query_without_key(str(request.META.get("QUERY_STRING", "")))
         try:
-            envelope = self.dialect.read_request(request.body)
+            envelope = self.dialect.read_request(
+                Incoming(
+                    body=body,
+                    content_type=content_type,
+                    query=query,
+                    path=self.kwargs,
+                )
+            )
         except BodyError as error:
             raise InvalidRequest(str(error), param=error.param) from None
+        self.framing = envelope.framing() if envelope.framing else None
         return Call(
             request_id=self.record.request_id,
             endpoint=self.endpoint,
             model=envelope.model,
             is_stream=envelope.is_stream,
-            body=request.body,
-            content_type=request.META.get("CONTENT_TYPE") or "application/json",
-            query=query_without_key(str(request.META.get("QUERY_STRING", ""))),
+            body=envelope.body_asking_usage or body,
+            hides_usage=envelope.body_asking_usage is not None,
+            content_type=content_type,
+            query=query,
+            path=self.kwargs,
             headers=_forwarded(request),
+            client_headers=request.scope["headers"],
+            max_output_tokens=envelope.max_output_tokens,
         )
 
     def _respond(self, answer: Answer) -> HttpResponseBase:
         self.record.response_model, self.record.usage = answer.model, answer.usage
+        framing = self.framing
+        content_type = framing.content_type if framing else answer.content_type
         if answer.stream is None:
-            return HttpResponse(answer.body, status=answer.status, content_type=answer.content_type)
+            body = answer.body or b""
+            if framing:
+                body = framing.whole(body, answer.content_type)
+            return HttpResponse(body, status=answer.status, content_type=content_type)
         self.record.ttft_s = answer.stream.ttft_s
         answer.stream.on_end = self._stream_ended
         return StreamResponse(
-            answer.stream, content_type=answer.content_type, headers=STREAM_HEADERS
+            answer.stream, content_type=content_type, headers=STREAM_HEADERS, framing=framing
         )
 
     def _stream_ended(self, stream: AnswerStream) -> None:
@@ -177,25 +208,28 @@ class RelayView(DialectView):
 
 
 class ModelsView(DialectView):
-    """GET /v1/models: the names that this token may use.
+    """GET of the names that this token may use, or of one of them.
 
-    Anthropic's SDKs ask under the same path; their version header tells them apart.
+    Anthropic's SDKs ask under OpenAI's path; their version header tells them apart.
     """
 
     @property
     def dialect(self) -> Dialect:
         is_anthropic = "HTTP_ANTHROPIC_VERSION" in self.relay_request.META
-        return DIALECTS["anthropic" if is_anthropic else "openai"]
+        name = self.endpoint.dialect
+        return DIALECTS["anthropic" if is_anthropic and name == "openai" else name]
 
     async def get(self, request: Request) -> HttpResponseBase:
-        """Return them in the dialect's list form."""
-        token = await self.authenticate()
-        names = [
-            name
-            for name in self.snapshot.routing.models(token.group)
-            if not token.models or any(model_matches(m, name) for m in token.models)
-        ]
-        return HttpResponse(self.dialect.model_list(names), content_type="application/json")
+        """Return them in the dialect's list form, or the one that the path names."""
+        token, routing = await self.authenticate(), self.snapshot.routing
+        name = self.kwargs.get("model")
+        if name is None:
+            body = self.dialect.model_list(usable_models(routing, token))
+        elif is_usable(routing, token, name):
+            body = self.dialect.model_card(name)
+        else:
+            raise ModelNotFound(f"model {name!r} does not exist here for this token")
+        return HttpResponse(body, content_type="application/json")
 
 
 class UnknownPathView(DialectView):

@@ -18,15 +18,17 @@ from django.db import transaction
 from billing_app.models import Token, User
 from billing_app.services import key_hash, new_key, token_create
 from channels_app.models import Channel, Group
+from channels_app.presets import PRESETS
 from channels_app.services import options_set
 from relayproject import secret_store
 
 MODEL = "demo-chat"
-RETRY_TIMES = 3
+PRESET = "resilient"
 ADMIN = "admin"
 OWNER = "demo"
 CHANNELS: tuple[tuple[str, int, dict[str, str]], ...] = (
-    ("demo-primary", 100, {"behaviour": "status-503-every-3"}),
+    # Asks for more patience than the relay has, so that it goes on to the other channel at once.
+    ("demo-primary", 100, {"behaviour": "status-503-every-3-retryafter-5"}),
     ("demo-backup", 50, {}),
 )
 MADE_FILE = "demo_made"  # in DATA_DIR, once the data was there
@@ -114,6 +116,6 @@ def _make_demo(token: str) -> None:
             },
         )
         channel.groups.add(group)
-    options_set(values={"RetryTimes": RETRY_TIMES})
+    options_set(values=PRESETS[PRESET])
     owner = User.objects.create(username=OWNER)
     token_create(user=owner, name="demo", key=token)

@@ -8,7 +8,7 @@ does none of it; it uses Django's request, URL resolving and response classes.
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -22,9 +22,10 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-# A client that sends too much is read on for so long, so that it gets the answer and
-# not a reset connection.
-DISCARD_S = 10.0
+# A client that sends too much is answered at once and then read on, for so long in all and
+# between two pieces: closing on bytes unread is a reset, which would cost it the answer.
+DISCARD_S = 120.0
+DISCARD_IDLE_S = 5.0
 
 
 class ClientGone(Exception):
@@ -43,10 +44,13 @@ class LeanHandler(ASGIHandler):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]  # plainer types than django-stubs has
         """Answer one request; stop at once when the client hangs up."""
         try:
-            body, is_oversized = await _read_body(receive)
+            body = await _read_body(scope, receive)
         except ClientGone:
             return
-        request = RelayRequest(scope, body, is_oversized=is_oversized)
+        if body is None:
+            await self._answer_unread(RelayRequest(scope, b"", is_oversized=True), receive, send)
+            return
+        request = RelayRequest(scope, body, is_oversized=False)
         work = asyncio.ensure_future(self._answer(request, send))
         gone = asyncio.ensure_future(_hang_up(receive))
         try:
@@ -60,6 +64,20 @@ class LeanHandler(ASGIHandler):
         if not work.cancelled():
             work.result()
 
+    async def _answer_unread(self, request: RelayRequest, receive: Receive, send: Send) -> None:
+        """Answer while the body still comes, then throw that away and close."""
+
+        async def send_all_but_the_end(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"].append((b"connection", b"close"))
+            else:
+                message["more_body"] = True
+            await send(message)
+
+        await self._answer(request, send_all_but_the_end)
+        await _discard_body(receive)
+        await send({"type": "http.response.body", "body": b""})
+
     async def _answer(self, request: RelayRequest, send: Send) -> None:
         response = await self._get_response_async(request)  # type: ignore[attr-defined]  # not in the stubs
         response["X-Request-Id"] = request.relay_id
@@ -70,28 +88,44 @@ class LeanHandler(ASGIHandler):
                 await response.stream.aclose()
 
 
-async def _read_body(receive: Receive) -> tuple[bytes, bool]:
-    """Return the body and whether it was too large, in which case it is empty.
+async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
+    """Return the body, or None as soon as it is known to be too large.
 
-    Raises ClientGone when the client hangs up first.
+    One that says so beforehand is not even asked for. Raises ClientGone when the client hangs up
+    first.
     """
     limit = settings.MAX_REQUEST_BODY_BYTES
+    if _declared_bytes(scope) > limit:
+        return None
     parts: list[bytes] = []
-    size, give_up_s = 0, 0.0
+    size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         part = message.get("body", b"")
         size += len(part)
-        if size <= limit:
-            parts.append(part)
-        else:
-            parts.clear()
-            give_up_s = give_up_s or time.monotonic() + DISCARD_S
-        is_last = not message.get("more_body", False)
-        if is_last or (give_up_s and time.monotonic() > give_up_s):
-            return b"".join(parts), size > limit
+        if size > limit:
+            return None
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _declared_bytes(scope: Scope) -> int:
+    """Return what Content-Length says; 0 where it says nothing of use."""
+    value = dict(scope["headers"]).get(b"content-length", b"")
+    return int(value) if value.isdigit() else 0
+
+
+async def _discard_body(receive: Receive) -> None:
+    """Return when the rest of the body has come, or stops coming, or is too much."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_S):
+            is_last = False
+            while not is_last:
+                message = await asyncio.wait_for(receive(), DISCARD_IDLE_S)
+                is_last = not message.get("more_body", False)
 
 
 async def _hang_up(receive: Receive) -> None:
@@ -111,7 +145,7 @@ async def _send_response(response: HttpResponseBase, send: Send) -> None:
         await send({"type": "http.response.body", "body": content})
         return
     await send(_start(response, headers))
-    async for piece in response.stream.pieces():
+    async for piece in response.pieces():
         await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": b""})
 

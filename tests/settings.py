@@ -21,3 +21,6 @@ from relayproject.settings import *  # noqa: F403 - the environment comes first
 
 # One round instead of a million: passwords in tests protect nothing.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+# The upstreams of tests are on 127.0.0.1, also where Valkey or Redis is another process's.
+EMBEDDED = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,19 @@ class TokenView:
     is_enabled: bool = True
     expires_s: float | None = None
     models: tuple[str, ...] = ()
+    user_group: str = ""
+    is_cross_group: bool = False
+    # The only channel that it uses; counts only for tokens of staff.
+    specific_channel: str = ""
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    rpm: int = 0
+    tpm: int = 0
+    concurrency: int = 0
+
+    @property
+    def has_rates(self) -> bool:
+        """Return whether requests of this token are counted at all."""
+        return bool(self.rpm or self.tpm or self.concurrency)
 
     def is_expired(self, now_s: float) -> bool:
         """Return whether the token is past its time at Unix time `now_s`."""

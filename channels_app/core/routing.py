@@ -30,6 +30,7 @@ class RoutingTable:
 
     channels: Mapping[int, ChannelView] = field(default_factory=dict)
     groups: Mapping[int, GroupView] = field(default_factory=dict)
+    groups_by_name: Mapping[str, GroupView] = field(default_factory=dict, repr=False)
     options: Options = field(default_factory=Options)
     index: ModelIndex = field(default_factory=dict, repr=False)
     # Wildcard entries by group: prefix → channel ids.
@@ -69,6 +70,16 @@ class RoutingTable:
         return model in self.listed or any(
             model_matches(pattern, model) for pattern in self.listed_patterns
         )
+
+    def is_open(self, group: str, user_group: str) -> bool:
+        """Return whether users of `user_group` may use `group`; one not there is closed to
+        nobody, it just has no channels."""
+        found = self.groups_by_name.get(group)
+        return found is None or found.is_open_to(user_group)
+
+    def channel_named(self, name: str) -> ChannelView | None:
+        """Return the channel of this name, unless it is disabled by hand."""
+        return next((c for c in self.channels.values() if c.name == name), None)
 
     def models(self, group: str) -> list[str]:
         """Return the model names that `group` can use, sorted, without wildcards."""
@@ -149,6 +160,7 @@ class TableBuilder:
         return RoutingTable(
             channels=self._channels,
             groups=self._groups,
+            groups_by_name={group.name: group for group in self._groups.values()},
             options=self._options,
             index=self._index,
             listed=self._listed,

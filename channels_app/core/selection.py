@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from channels_app.core.types import ChannelView, KeyView, Route
 
@@ -18,6 +18,7 @@ def pick_channel(
     unavailable: Collection[int],
     failed: Collection[int],
     roll: float,
+    strategy: str = "tier_per_attempt",
 ) -> ChannelView | None:
     """Return the channel for attempt number `retry` (from 0), or None if none is left.
 
@@ -26,15 +27,38 @@ def pick_channel(
     ids that must not be used now; `failed` are those that failed in this request, used
     only when the tier has no other. `roll` (0 <= roll < 1) draws within the tier.
 
+    `strategy`: `untried_first` asks any fresh channel, highest tier first, before one that
+    failed; `exhaust_tier` aims at the highest tier that has a fresh one, else at the last.
+
     Source: spec 01 section 4.
     """
-    for tier in _in_order(route.tiers, aim=retry):
+    in_order = _in_order(route.tiers, aim=retry)
+    if strategy == "exhaust_tier":
+        fresh_tiers = _fresh_tiers(route.tiers, unavailable, failed)
+        in_order = fresh_tiers or _in_order(route.tiers, aim=len(route.tiers))
+    for tier in in_order:
         usable = [channel for channel in tier if channel.id not in unavailable]
         if not usable:
             continue
-        fresh = [channel for channel in usable if channel.id not in failed]
+        fresh: Sequence[ChannelView] = [c for c in usable if c.id not in failed]
+        if not fresh and strategy == "untried_first":
+            elsewhere = _fresh_tiers(route.tiers, unavailable, failed)
+            fresh = elsewhere[0] if elsewhere else []
         return draw(fresh or usable, roll=roll)
     return None
+
+
+def _fresh_tiers(
+    tiers: Sequence[Sequence[ChannelView]],
+    unavailable: Collection[int],
+    failed: Collection[int],
+) -> list[Sequence[ChannelView]]:
+    """Return what is available and has not failed of each tier that has any, best first."""
+    found: list[Sequence[ChannelView]] = [
+        [channel for channel in tier if not (channel.id in unavailable or channel.id in failed)]
+        for tier in tiers
+    ]
+    return [fresh for fresh in found if fresh]
 
 
 def draw(channels: Sequence[ChannelView], *, roll: float) -> ChannelView:
@@ -65,14 +89,21 @@ def effective_weights(weights: Sequence[int]) -> list[int]:
 
 
 def pick_key(
-    channel: ChannelView, *, failed: Collection[int], turn: int, roll: float
+    channel: ChannelView,
+    *,
+    failed: Collection[int],
+    turn: int,
+    roll: float,
+    full: Collection[int] = (),
 ) -> KeyView | None:
-    """Return the key for an attempt on `channel`, or None if it has no enabled one.
+    """Return the key for an attempt on `channel`, or None if it has none to use.
 
-    Keys in `failed` (ids) are used only when no other is left. Mode `polling` takes
-    them in turn by the caller's counter `turn`, mode `random` by `roll` in [0, 1).
+    Keys in `failed` (ids) are used only when no other is left, keys in `full` never. Mode
+    `polling` takes them in turn by the caller's counter `turn`, mode `random` by `roll` in
+    [0, 1).
     """
-    keys = [key for key in channel.keys if key.id not in failed] or list(channel.keys)
+    usable = [key for key in channel.keys if key.id not in full]
+    keys = [key for key in usable if key.id not in failed] or usable
     if not keys:
         return None
     if channel.key_mode == "polling":
@@ -80,10 +111,7 @@ def pick_key(
     return keys[int(roll * len(keys))]
 
 
-def _in_order(
-    tiers: Sequence[tuple[ChannelView, ...]], *, aim: int
-) -> Iterator[tuple[ChannelView, ...]]:
-    """Yield the aimed tier, then the lower ones, then the higher ones, best first."""
+def _in_order(tiers: Sequence[Sequence[ChannelView]], *, aim: int) -> list[Sequence[ChannelView]]:
+    """Return the aimed tier, then the lower ones, then the higher ones, best first."""
     aimed = min(aim, len(tiers) - 1)
-    yield from tiers[aimed:]
-    yield from tiers[:aimed]
+    return [*tiers[aimed:], *tiers[:aimed]]

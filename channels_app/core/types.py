@@ -70,11 +70,22 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimits:
+    """How much may go through at most: requests and tokens a minute, requests at once; 0 is
+    no limit."""
+
+    rpm: int = 0
+    tpm: int = 0
+    concurrency: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyView:
     """One enabled credential of a channel. `repr` never shows the value."""
 
     id: int
     value: str = field(repr=False)
+    rates: RateLimits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,19 +123,31 @@ class ChannelView:
     limits: TimeLimits = TimeLimits()
     status_map: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     settings: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    # None where the row sets nothing, so that most requests skip the work.
+    model_mapping: Mapping[str, str] | None = None
+    param_override: Mapping[str, object] | None = field(default=None, repr=False)
+    header_override: Mapping[str, str] | None = field(default=None, repr=False)
+    rates: RateLimits | None = None
+    proxy: str = field(default="", repr=False)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Return what must never be shown: the values of all keys."""
-        return tuple(key.value for key in self.keys)
+        """Return what must never be shown: all keys, the proxy, and headers set by hand."""
+        headers = (self.header_override or {}).values()
+        return (*(key.value for key in self.keys), *filter(None, (self.proxy, *headers)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """A set of channels that tokens may use."""
+    """A set of channels that tokens may use: those of users in `user_groups`, or all."""
 
     id: int
     name: str
+    user_groups: tuple[str, ...] = ()
+
+    def is_open_to(self, user_group: str) -> bool:
+        """Return whether tokens of users in `user_group` may use this group."""
+        return not self.user_groups or user_group in self.user_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

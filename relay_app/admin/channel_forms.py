@@ -13,16 +13,19 @@ from unfold.widgets import (
     UnfoldAdminPasswordWidget,
     UnfoldAdminSelectWidget,
     UnfoldAdminTextInputWidget,
+    UnfoldBooleanSwitchWidget,
 )
 
 from channels_app.models import Channel, ChannelKey, Status
 from channels_app.services import secret_hash, secret_hint
 from relay_app.admin.base import column
-from relay_app.admin.fields import MappingField, ModelNamesField, checked
+from relay_app.admin.fields import HeadersField, MappingField, NamesField, checked
+from relay_app.config_channel_fields import model_mapping, param_override, proxy, rate_limits
 from relay_app.config_channels import with_suffix
 from relay_app.config_fields import (
     base_url,
     json_mapping,
+    model_name,
     secret,
     status_mapping,
     text,
@@ -51,7 +54,8 @@ class ChannelForm(forms.ModelForm[Channel]):
         widget=UnfoldAdminSelectWidget(),
         help_text="The dialect that the upstream speaks.",
     )
-    model_names = ModelNamesField(
+    model_names = NamesField(
+        one=model_name,
         label="Models",
         help_text="One name a line. A * at the end matches any ending: gpt-4o-*",
     )
@@ -64,12 +68,62 @@ class ChannelForm(forms.ModelForm[Channel]):
         check=status_mapping,
         help_text='Upstream statuses to treat as others (400-599): {"400": 500}',
     )
+    model_mapping = MappingField(
+        check=model_mapping,
+        help_text="Names that the upstream has for models; a name may lead to another: "
+        '{"gpt-4o": "gpt-4o-2024-11-20"}',
+    )
+    param_override = MappingField(
+        check=param_override,
+        label="Parameters to override",
+        help_text='Set in every request: {"temperature": 0}; or with paths and conditions: '
+        '{"operations": [{"path": "stream_options", "mode": "delete"}]}',
+    )
+    header_override = HeadersField(
+        label="Headers to override",
+        help_text="Sent upstream; values may hold {api_key} and {client_header:NAME}: "
+        '{"X-Team": "relay"}. Values are not shown again: leave ••• to keep one.',
+    )
+    limits = MappingField(
+        check=rate_limits,
+        rows=2,
+        label="Rate limits",
+        help_text="What the account allows, any of rpm, tpm, concurrency (requests and tokens a "
+        'minute, requests at once): {"rpm": 600}. A full channel is passed over.',
+    )
+    new_proxy = forms.CharField(
+        label="Proxy",
+        required=False,
+        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "off"}),
+        help_text="The upstream is reached through it: http://user:password@host:3128 or "
+        "socks5://host:1080. Not shown again.",
+    )
+    is_proxy_removed = forms.BooleanField(
+        label="Remove the proxy",
+        required=False,
+        widget=UnfoldBooleanSwitchWidget(),
+        help_text="The upstream is then reached directly.",
+    )
+    supports_prefill = forms.TypedChoiceField(
+        label="Goes on from a begun answer",
+        required=False,
+        choices=[("", "as the model's name says"), ("yes", "yes"), ("no", "no")],
+        coerce=lambda word: word == "yes",
+        empty_value=None,
+        widget=UnfoldAdminSelectWidget(),
+        help_text="Whether a stream that broke may be continued here.",
+    )
     settings = MappingField(check=json_mapping, help_text="What the type needs besides, as JSON.")
 
     class Meta:
         model = Channel
-        exclude = ("status_reason", "status_changed_at")  # noqa: DJ006 - the page lists its fields
-        labels = {"base_url": "Base URL"}
+        # The page lists its fields.
+        exclude = ("status_reason", "status_changed_at", "proxy")  # noqa: DJ006
+        labels = {
+            "base_url": "Base URL",
+            "health_scope": "A fault concerns",
+            "bill_upstream_model": "Bill the upstream's model",
+        }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -77,6 +131,15 @@ class ChannelForm(forms.ModelForm[Channel]):
         if "status" in self.fields:  # only the relay disables automatically
             by_hand = [(s.value, s.label) for s in (Status.ENABLED, Status.DISABLED)]
             self.fields["status"].choices = by_hand  # type: ignore[attr-defined]  # a choice field
+        channel = self.instance
+        words = {True: "yes", False: "no", None: ""}
+        self.initial["supports_prefill"] = words[channel.supports_prefill]
+        headers = self.fields.get("header_override")
+        if isinstance(headers, HeadersField):
+            headers.present = channel.header_override or {}
+        if "new_proxy" in self.fields:
+            held = "one is set; leave empty to keep it" if channel.proxy else "none is set"
+            self.fields["new_proxy"].widget.attrs["placeholder"] = held
 
     def clean_name(self) -> str:
         """Refuse what a configuration file could not name."""
@@ -88,9 +151,26 @@ class ChannelForm(forms.ModelForm[Channel]):
         url: str = checked(base_url, self.cleaned_data["base_url"])
         return url
 
+    def clean_fault_domain(self) -> str:
+        """Refuse what a configuration file could not name."""
+        return str(checked(text(100, may_be_empty=True), self.cleaned_data["fault_domain"]))
+
+    def clean_new_proxy(self) -> str:
+        """Check the address of the proxy, which is not repeated."""
+        return str(checked(proxy, self.cleaned_data["new_proxy"]))
+
+    def save(self, commit: bool = True) -> Channel:
+        """Save the channel, with the proxy that was typed, if any."""
+        if self.cleaned_data.get("new_proxy") or self.cleaned_data.get("is_proxy_removed"):
+            self.instance.proxy = self.cleaned_data["new_proxy"]
+        channel: Channel = super().save(commit)
+        return channel
+
     def clean(self) -> dict[str, Any]:
         """Complete the address with the ending that the type expects."""
         data: dict[str, Any] = super().clean() or {}
+        if data.get("new_proxy") and data.get("is_proxy_removed"):
+            self.add_error("new_proxy", "Type a new proxy, or remove the one that is set.")
         adapter, url = ADAPTERS.get(data.get("provider", "")), data.get("base_url")
         if adapter is None or url is None:
             return data
@@ -116,9 +196,11 @@ class ChannelKeyForm(forms.ModelForm[ChannelKey]):
         ),
     )
 
+    limits = MappingField(check=rate_limits, rows=1, label="Rate limits")
+
     class Meta:
         model = ChannelKey
-        fields = ("status",)
+        fields = ("status", "limits")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -175,7 +257,7 @@ class ChannelKeyInline(TabularInline):  # type: ignore[misc]  # unfold is untype
     extra = 0
     hide_title = True
     verbose_name = "key"
-    fields = ("masked", "new_value", "status", "status_reason")
+    fields = ("masked", "new_value", "status", "limits", "status_reason")
     readonly_fields = ("masked", "status_reason")
 
     @column("Key (masked)")

@@ -22,6 +22,7 @@ from unfold.contrib.filters.admin import (
 from channels_app.models import Channel, ChannelKey, Group, Status
 from channels_app.services import channel_copy, channels_set_enabled
 from relay_app.admin.base import (
+    EMPTY,
     HistoryAdmin,
     button,
     column,
@@ -74,6 +75,30 @@ class ModelTextFilter(TextFilter):  # type: ignore[misc]  # unfold is untyped
         return queryset.filter(models_text__icontains=self.value()) if self.value() else queryset
 
 
+class SpecialFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
+    """Channels with something that most have not."""
+
+    title = "special"
+    parameter_name = "special"
+    conditions: ClassVar[dict[str, tuple[str, Q]]] = {
+        "limits": ("rate limits", ~Q(limits={})),
+        "timeouts": ("time limits of its own", ~Q(timeouts={})),
+        "mapping": ("model mapping", ~Q(model_mapping={})),
+        "overrides": ("overrides", ~Q(param_override={}) | ~Q(header_override={})),
+        "fault_domain": ("fault domain", ~Q(fault_domain="")),
+        "by_model": ("health by model", Q(health_scope=Channel.HealthScope.MODEL)),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return what there is to have."""
+        return [(name, words) for name, (words, _) in self.conditions.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Channel]) -> QuerySet[Channel]:
+        """Return the channels that have it."""
+        chosen = self.conditions.get(self.value() or "")
+        return queryset if chosen is None else queryset.filter(chosen[1])
+
+
 @admin.register(Channel)
 class ChannelAdmin(HistoryAdmin):
     """Every setting of a channel on one page."""
@@ -98,9 +123,10 @@ class ChannelAdmin(HistoryAdmin):
         TypeFilter,
         ("groups", RelatedDropdownFilter),
         ModelTextFilter,
+        SpecialFilter,
     )
-    search_fields = ("name", "base_url", "models_text")
-    search_help_text = "Name, address or model"
+    search_fields = ("name", "base_url", "models_text", "fault_domain")
+    search_help_text = "Name, address, model or fault domain"
     actions = ("enable_selected", "disable_selected", "copy_selected")
     actions_row = ("enable", "disable", "copy")
     actions_detail = ("enable", "disable", "copy")
@@ -120,9 +146,14 @@ class ChannelAdmin(HistoryAdmin):
         return may_add
 
     def get_fieldsets(self, request: HttpRequest, obj: Channel | None = None) -> Any:
-        """Return the page's parts; settings, which may hold credentials, for editors only."""
+        """Return the page's parts; what may hold credentials is for editors only."""
         may_edit = self.has_change_permission(request, obj)
-        more = ["timeouts", "status_code_mapping", *(["settings"] if may_edit else [])]
+        changes: list[str] = ["model_mapping", "param_override"]
+        changes += ["header_override"] if may_edit else ["header_names"]
+        network = ["proxy_state"]
+        if may_edit:
+            has_proxy = obj is not None and bool(obj.proxy)
+            network = ["new_proxy", *(["is_proxy_removed"] if has_proxy else []), "settings"]
         address = "base_url" if may_edit else "address"
         state = ["status", "auto_ban"]
         if obj is not None:
@@ -132,7 +163,26 @@ class ChannelAdmin(HistoryAdmin):
             ("Routing", {"fields": ("groups", "model_names", ("priority", "weight"))}),
             ("State", {"fields": state}),
             ("Keys and tests", {"fields": ("key_mode", "test_model")}),
-            ("Limits and special cases", {"fields": more, "classes": ["collapse"]}),
+            (
+                "Limits and health",
+                {
+                    "fields": (
+                        "limits",
+                        "timeouts",
+                        "status_code_mapping",
+                        ("health_scope", "fault_domain"),
+                    ),
+                    "classes": ["collapse"],
+                },
+            ),
+            ("Changes to requests", {"fields": changes, "classes": ["collapse"]}),
+            (
+                "Proxy and special cases",
+                {
+                    "fields": (*network, "supports_prefill", "bill_upstream_model"),
+                    "classes": ["collapse"],
+                },
+            ),
         )
 
     def get_readonly_fields(
@@ -140,7 +190,14 @@ class ChannelAdmin(HistoryAdmin):
     ) -> tuple[str, ...]:
         """Keep the status for the buttons: a form opened earlier must not undo what the
         relay did meanwhile."""
-        fields = ("status_reason", "status_changed", "created", "address")
+        fields = (
+            "status_reason",
+            "status_changed",
+            "created",
+            "address",
+            "header_names",
+            "proxy_state",
+        )
         return (*fields, "status") if obj else fields
 
     def save_model(self, request: HttpRequest, obj: Channel, form: Any, change: bool) -> None:
@@ -156,6 +213,16 @@ class ChannelAdmin(HistoryAdmin):
     def address(self, channel: Channel) -> str:
         """Return the address without a password in it."""
         return without_password(channel.base_url)
+
+    @column("Headers to override")
+    def header_names(self, channel: Channel) -> str:
+        """Return the names of the headers: their values may be credentials."""
+        return ", ".join(channel.header_override or ()) or EMPTY
+
+    @column("Proxy")
+    def proxy_state(self, channel: Channel) -> str:
+        """Return whether there is a proxy, which may have a password."""
+        return "set" if channel.proxy else "none"
 
     @column("Id", ordering="pk")
     def number(self, channel: Channel) -> str:

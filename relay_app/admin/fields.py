@@ -8,12 +8,20 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
+from unfold.widgets import (
+    UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
+)
 
 from channels_app.models import Group
-from relay_app.config_fields import Check, Place, list_of, model_name
+from relay_app.config_channel_fields import Kept, header_override
+from relay_app.config_fields import MAX_INT, Check, Place, list_of
+from relay_app.routes import AUTO
 
 MONOSPACE = {"class": "font-mono", "spellcheck": "false"}
+# Stands for the value of a header, which is not shown. No header can hold it: it is not Latin-1.
+MASK = "•••"
 
 
 def checked(check: Check, value: object) -> Any:
@@ -28,9 +36,9 @@ def checked(check: Check, value: object) -> Any:
 class MappingField(forms.Field):
     """A JSON mapping, checked by one of the relay's checks; empty text is an empty one."""
 
-    def __init__(self, *, check: Check, **options: Any) -> None:
+    def __init__(self, *, check: Check, rows: int = 4, **options: Any) -> None:
         self.check = check
-        widget = UnfoldAdminTextareaWidget(attrs={"rows": 4, **MONOSPACE})
+        widget = UnfoldAdminTextareaWidget(attrs={"rows": rows, **MONOSPACE})
         super().__init__(required=False, widget=widget, **options)
 
     def prepare_value(self, value: Any) -> Any:
@@ -51,7 +59,10 @@ class MappingField(forms.Field):
                 raise ValidationError("This is nested too deeply.") from None
             except ValueError:  # Python reads no whole number of thousands of digits
                 raise ValidationError("This holds a number that is too long.") from None
-        return checked(self.check, {} if value is None else value)
+        return self._checked({} if value is None else value)
+
+    def _checked(self, value: Any) -> Any:
+        return checked(self.check, value)
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         """Return whether the mapping differs, not whether its text does."""
@@ -61,11 +72,44 @@ class MappingField(forms.Field):
             return True
 
 
-class ModelNamesField(forms.Field):
-    """Names of models, one a line or with commas; a `*` may stand at the end."""
+class HeadersField(MappingField):
+    """Headers whose values, once saved, are shown as MASK; where it is left they are kept.
+
+    `present` is what the channel has.
+    """
 
     def __init__(self, **options: Any) -> None:
-        widget = UnfoldAdminTextareaWidget(attrs={"rows": 6, **MONOSPACE})
+        self.present: dict[str, str] = {}
+        super().__init__(check=header_override, **options)
+
+    def prepare_value(self, value: Any) -> Any:
+        """Return the text to edit: names, and masks for values."""
+        masked = dict.fromkeys(value, MASK) if isinstance(value, dict) else value
+        return super().prepare_value(masked)
+
+    def to_python(self, value: Any) -> Any:
+        """Return the headers, those that are masked with the value that they had."""
+        headers = super().to_python(value)
+        for name, one in headers.items():
+            if isinstance(one, Kept):
+                if name not in self.present:
+                    raise ValidationError(f"{name}: there is no value to keep; type one.")
+                headers[name] = self.present[name]
+        return headers
+
+    def _checked(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            kept = {"kept": True}
+            value = {name: kept if one == MASK else one for name, one in value.items()}
+        return super()._checked(value)
+
+
+class NamesField(forms.Field):
+    """Texts that all pass one of the relay's checks, one a line or with commas."""
+
+    def __init__(self, *, one: Check, rows: int = 6, **options: Any) -> None:
+        self.one = one
+        widget = UnfoldAdminTextareaWidget(attrs={"rows": rows, **MONOSPACE})
         super().__init__(required=False, widget=widget, **options)
 
     def prepare_value(self, value: Any) -> Any:
@@ -76,7 +120,7 @@ class ModelNamesField(forms.Field):
         """Return the names, each once."""
         if not isinstance(value, list):
             value = _names(value or "")
-        names: list[str] = checked(list_of(model_name), value)
+        names: list[str] = checked(list_of(self.one), value)
         return names
 
     def has_changed(self, initial: Any, data: Any) -> bool:
@@ -97,15 +141,34 @@ def _names(text: str) -> list[Any]:
     return [name.strip() for name in re.split(r"[\n,]", text) if name.strip()]
 
 
+class LimitField(forms.IntegerField):
+    """How many of something are allowed; nothing typed is 0: no limit."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            required=False,
+            min_value=0,
+            max_value=MAX_INT,
+            widget=UnfoldAdminIntegerFieldWidget(),
+            **options,
+        )
+
+    def clean(self, value: Any) -> int:
+        """Return the number."""
+        return super().clean(value) or 0
+
+
 class GroupNameField(forms.ChoiceField):
-    """The name of a group that exists; `present` is kept as a choice even if it does not."""
+    """The name of a group that exists, or the word for several; `present` is kept as a choice
+    even if it does not exist."""
 
     def __init__(self, *, present: str = "", empty: str | None = None, **options: Any) -> None:
         names = list(Group.objects.values_list("name", flat=True))
         choices = [] if empty is None else [("", empty)]
-        if present and present not in names:
+        if present and present not in (*names, AUTO):
             choices.append((present, f"{present} (does not exist)"))
         choices += [(name, name) for name in names]
+        choices.append((AUTO, f"{AUTO}: those of option AutoGroups, in order"))
         super().__init__(
             choices=choices,
             required=empty is None,

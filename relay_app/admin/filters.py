@@ -13,6 +13,7 @@ from django.utils.dateparse import parse_date, parse_time
 from unfold.contrib.filters.admin import DropdownFilter, RangeDateTimeFilter
 
 from channels_app.models import Group
+from relay_app.routes import AUTO
 
 
 class GroupNameFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
@@ -23,7 +24,8 @@ class GroupNameFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untype
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the groups."""
-        return [(name, name) for name in Group.objects.values_list("name", flat=True)]
+        names = [*Group.objects.values_list("name", flat=True), AUTO]
+        return [(name, name) for name in names]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Return the rows of the chosen group."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.db.models import Count, IntegerField, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
@@ -14,15 +16,41 @@ from django.utils.safestring import SafeString
 from billing_app.models import Token, User
 from channels_app.models import Channel, Group
 from relay_app.admin.base import HistoryAdmin, column, link, list_of_rows
+from relay_app.admin.fields import NamesField, checked
+from relay_app.config_fields import text
+from relay_app.routes import AUTO
+
+
+class GroupForm(forms.ModelForm[Group]):
+    """A group, checked as in a configuration file."""
+
+    user_groups = NamesField(
+        one=text(100),
+        rows=3,
+        label="Open to",
+        help_text="Groups of users whose tokens may use it, one a line. Empty: everybody.",
+    )
+
+    class Meta:
+        model = Group
+        fields = ("name", "ratio", "user_groups")
+
+    def clean_name(self) -> str:
+        """Refuse what a configuration file could not name, and the word for several groups."""
+        name = str(checked(text(100), self.cleaned_data["name"]))
+        if name == AUTO:
+            raise ValidationError(f"{AUTO} stands for all groups of option AutoGroups.")
+        return name
 
 
 @admin.register(Group)
 class GroupAdmin(HistoryAdmin):
     """Groups of channels, with who uses them."""
 
-    list_display = ("name", "ratio", "channel_count", "user_count", "token_count")
+    form = GroupForm
+    list_display = ("name", "ratio", "open_to", "channel_count", "user_count", "token_count")
     search_fields = ("name",)
-    fields = ("name", "ratio")
+    fields = ("name", "ratio", "user_groups")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Group]:
         """Return groups with the counts of their columns."""
@@ -38,6 +66,11 @@ class GroupAdmin(HistoryAdmin):
     ) -> tuple[str, ...]:
         """Keep the name of a group: tokens and users refer to it."""
         return ("name",) if obj else ()
+
+    @column("Open to")
+    def open_to(self, group: Group) -> str:
+        """Return the groups of users that may use the group."""
+        return ", ".join(map(str, group.user_groups or ())) or "everybody"
 
     @column("Channels", ordering="channels_in_it")
     def channel_count(self, group: Any) -> SafeString:

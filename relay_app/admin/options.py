@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -14,12 +15,29 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.forms import BoundField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from unfold.widgets import UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
+from unfold.widgets import (
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanSwitchWidget,
+)
 
-from channels_app.models import Option
+from channels_app.models import Group, Option
 from channels_app.options import OPTIONS, OptionError, OptionSpec
 from channels_app.services import options_set
 from relay_app.admin.base import HistoryAdmin, list_of_rows, page_of
+from relay_app.admin.fields import MONOSPACE
+from relay_app.config_fields import nearest
+
+NUMBERS = {"int", "float"}
+# Edited as many lines of text, and what stands in an empty field as an example.
+EXAMPLES = {
+    "lines": "one a line",
+    "names": "default\nvip",
+    "model_lists": '{"gpt-4o": ["gpt-4o-mini"]}',
+    "model_timeouts": '{"o1*": {"first_token": 300}}',
+}
+SHOWN_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +61,10 @@ class OptionField(forms.Field):
 
     def clean(self, value: Any) -> Any:
         """Return the value as it is stored."""
-        if self.spec.kind != "ranges" and value in (None, ""):
+        if self.spec.kind in NUMBERS and value in (None, ""):
             raise ValidationError(f"Type a value; the default is {shown(self.spec.default)}.")
         try:
-            return self.spec.stored(value)
+            return self.spec.stored("" if value is None else value)
         except OptionError as error:
             raise ValidationError(str(error).removeprefix(f"{self.spec.name}: ")) from None
 
@@ -59,8 +77,17 @@ class OptionsForm(forms.Form):
         self.in_force = {name: _in_force(spec, stored) for name, spec in OPTIONS.items()}
         for name, spec in OPTIONS.items():
             self.fields[name] = OptionField(spec)
-            value = self.in_force[name]
-            self.initial[name] = value if spec.kind == "bool" else shown(value)
+            self.initial[name] = _typed(spec, self.in_force[name])
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse groups that don't exist."""
+        data: dict[str, Any] = super().clean() or {}
+        if data.get("AutoGroups") != self.in_force["AutoGroups"]:
+            known = list(Group.objects.values_list("name", flat=True))
+            for name in data.get("AutoGroups") or ():
+                if name not in known:
+                    self.add_error("AutoGroups", f"There is no group {name}{nearest(name, known)}.")
+        return data
 
     def changes(self) -> dict[str, Any]:
         """Return the values that differ from those in force."""
@@ -131,7 +158,21 @@ def shown(value: object) -> str:
         return "on" if value else "off"
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return str(value)
+    if value in ("", [], {}):
+        return "none"
+    if isinstance(value, dict):
+        value = json.dumps(value, ensure_ascii=False)
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
+
+
+def _typed(spec: OptionSpec, value: Any) -> Any:
+    """Return a stored value as it stands in its field."""
+    if spec.kind == "names":
+        return "\n".join(value)
+    if isinstance(value, dict):
+        return json.dumps(value, indent=2, ensure_ascii=False) if value else ""
+    return shown(value) if spec.kind in NUMBERS else value
 
 
 def _in_force(spec: OptionSpec, stored: dict[str, Any]) -> Any:
@@ -146,8 +187,15 @@ def _widget(spec: OptionSpec) -> forms.Widget:
     if spec.kind == "bool":
         switch: forms.Widget = UnfoldBooleanSwitchWidget()
         return switch
-    attrs: dict[str, Any] = {"spellcheck": "false", "autocomplete": "off"}
-    if spec.kind != "ranges":
+    if spec.kind == "choice":
+        select: forms.Widget = UnfoldAdminSelectWidget(choices=[(w, w) for w in spec.choices])
+        return select
+    if spec.kind in EXAMPLES:
+        attrs = {"rows": 4, "placeholder": EXAMPLES[spec.kind], **MONOSPACE}
+        area: forms.Widget = UnfoldAdminTextareaWidget(attrs=attrs)
+        return area
+    attrs = {"spellcheck": "false", "autocomplete": "off"}
+    if spec.kind in NUMBERS:
         attrs |= {"type": "number", "min": f"{spec.low:g}"}
         attrs["step"] = "1" if spec.kind == "int" else "any"
         if math.isfinite(spec.high):
@@ -157,7 +205,9 @@ def _widget(spec: OptionSpec) -> forms.Widget:
 
 
 def _bounds(spec: OptionSpec) -> str:
-    if spec.kind not in {"int", "float"}:
+    if spec.kind in EXAMPLES:
+        return "" if spec.kind == "lines" else f"such as {' '.join(EXAMPLES[spec.kind].split())}"
+    if spec.kind not in NUMBERS:
         return ""
     if math.isinf(spec.high):
         return f"at least {spec.low:g}"

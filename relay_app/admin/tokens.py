@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -15,6 +16,7 @@ from unfold.contrib.filters.admin import DropdownFilter
 
 from billing_app.models import Token, User
 from billing_app.services import token_give_key, tokens_set_enabled
+from channels_app.models import Channel
 from relay_app.admin.base import (
     HistoryAdmin,
     column,
@@ -24,9 +26,9 @@ from relay_app.admin.base import (
     moment_column,
     page_of,
 )
-from relay_app.admin.fields import GroupNameField, ModelNamesField, checked
+from relay_app.admin.fields import GroupNameField, LimitField, NamesField, checked
 from relay_app.admin.filters import GroupNameFilter
-from relay_app.config_fields import text
+from relay_app.config_fields import model_name, nearest, network, shown, text
 
 STATE_COLOURS = {
     "active": "success",
@@ -60,14 +62,48 @@ class StateFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
         return queryset if condition is None else queryset.filter(condition)
 
 
+class RestrictionFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
+    """Tokens that may less than their owner."""
+
+    title = "restriction"
+    parameter_name = "restriction"
+    conditions: ClassVar[dict[str, tuple[str, Q]]] = {
+        "rates": ("rate limits", Q(rpm__gt=0) | Q(tpm__gt=0) | Q(concurrency__gt=0)),
+        "models": ("certain models", ~Q(model_names=[])),
+        "addresses": ("certain addresses", ~Q(allow_ips=[])),
+        "channel": ("one channel", ~Q(specific_channel="")),
+        "expires": ("expires", Q(expires_at__isnull=False)),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the kinds of restriction."""
+        return [(name, words) for name, (words, _) in self.conditions.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Token]) -> QuerySet[Token]:
+        """Return the tokens with such a restriction."""
+        chosen = self.conditions.get(self.value() or "")
+        return queryset if chosen is None else queryset.filter(chosen[1])
+
+
 class TokenForm(forms.ModelForm[Token]):
     """A token; its group must exist, its models are checked as in a configuration file."""
 
-    model_names = ModelNamesField(
+    model_names = NamesField(
+        one=model_name,
         label="Models",
         help_text="Models the token may use, one a line; a * at the end matches any ending. "
         "Empty: all.",
     )
+    allow_ips = NamesField(
+        one=network,
+        rows=3,
+        label="Allowed addresses",
+        help_text="IP addresses and networks that it may be used from, one a line: "
+        "203.0.113.7, 10.0.0.0/8. Empty: anywhere. Behind a proxy see TRUSTED_PROXIES.",
+    )
+    rpm = LimitField(label="Requests a minute", help_text="0 is no limit.")
+    tpm = LimitField(label="Tokens a minute", help_text="0 is no limit.")
+    concurrency = LimitField(label="Requests at once", help_text="0 is no limit.")
 
     class Meta:
         model = Token
@@ -75,9 +111,15 @@ class TokenForm(forms.ModelForm[Token]):
             "user",
             "name",
             "group",
+            "cross_group_retry",
             "model_names",
+            "specific_channel",
+            "allow_ips",
             "is_enabled",
             "is_unlimited",
+            "rpm",
+            "tpm",
+            "concurrency",
             "expires_at",
         )
 
@@ -93,6 +135,26 @@ class TokenForm(forms.ModelForm[Token]):
         name: str = checked(text(100), self.cleaned_data["name"])
         return name
 
+    def clean_specific_channel(self) -> str:
+        """Refuse a channel that does not exist, unless it is the one that the token has."""
+        typed = self.cleaned_data["specific_channel"]
+        name = str(checked(text(100, may_be_empty=True), typed))
+        is_new = name and name != self.instance.specific_channel
+        if is_new and not Channel.objects.filter(name=name).exists():
+            near = nearest(name, Channel.objects.values_list("name", flat=True))
+            raise ValidationError(f"There is no channel {shown(name)}{near}.")
+        return name
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse a channel of its own for a token whose owner is not staff."""
+        data: dict[str, Any] = super().clean() or {}
+        owner = data.get("user")
+        is_new = not {"user", "specific_channel"}.isdisjoint(self.changed_data)
+        if is_new and data.get("specific_channel") and owner and not owner.is_staff:
+            name = shown(owner.username)
+            self.add_error("specific_channel", f"Only for staff, which user {name} is not.")
+        return data
+
 
 @admin.register(Token)
 class TokenAdmin(HistoryAdmin):
@@ -100,7 +162,7 @@ class TokenAdmin(HistoryAdmin):
 
     form = TokenForm
     list_display = ("full_name", "owner", "masked", "group_name", "state", "expires")
-    list_filter: ClassVar[Any] = (StateFilter, GroupNameFilter)
+    list_filter: ClassVar[Any] = (StateFilter, GroupNameFilter, RestrictionFilter)
     list_select_related = ("user",)
     search_fields = ("name", "user__username", "hint")
     search_help_text = "Name, owner or the ends of a key"
@@ -113,10 +175,15 @@ class TokenAdmin(HistoryAdmin):
         may_edit = obj is None or self.has_change_permission(request, obj)
         end = "expires_at" if may_edit else "expires"
         who: tuple[Any, ...] = ("user", "name")
+        rates = ("rpm", "tpm", "concurrency")
         return [
             (None, {"fields": who if obj is None else (*who, "masked", "created")}),
-            ("What it may use", {"fields": ("group", "model_names")}),
-            ("Limits", {"fields": ("is_enabled", "is_unlimited", end)}),
+            ("What it may use", {"fields": ("group", "cross_group_retry", "model_names")}),
+            ("Limits", {"fields": ("is_enabled", "is_unlimited", end, rates)}),
+            (
+                "Where it may be used from, and special cases",
+                {"fields": ("allow_ips", "specific_channel"), "classes": ["collapse"]},
+            ),
         ]
 
     def save_model(self, request: HttpRequest, obj: Token, form: Any, change: bool) -> None:

@@ -26,6 +26,9 @@ ID_CHARS = 64  # what the column holds
 
 # What followed an attempt, by the reason that the retry decision gave.
 DECISIONS = {
+    "next key": "The key is at fault: the same channel was asked with another one.",
+    "same channel": "Such a fault passes: the same channel was asked again.",
+    "model fallback": "No channel was left for this model: another one was asked for.",
     "answered": "It answered: the request ended here.",
     "client gone": "The client had hung up, so nobody waited for another attempt.",
     "answer begun": "Part of the answer had been sent, so it could not begin anew.",
@@ -92,6 +95,7 @@ def why(request: HttpRequest) -> HttpResponse:
         context |= {
             "lines": _lines(list(row.attempts.order_by("number"))),
             "colour": status_colour(row.status),
+            "stop": DECISIONS.get(row.stop_reason, row.stop_reason),
             "user_url": _url_of_user(row),
             "token_url": _url_of_token(row),
         }

@@ -188,7 +188,7 @@ def classify_response(
         code=redact(info.code, secrets) or None,
         type=redact(info.type, secrets) or None,
         param=info.param,
-        retry_after_s=retry_after_s(headers),
+        retry_after_s=retry_after_s(headers) or info.retry_after_s,
         upstream_request_id=next(
             (headers[h][:100] for h in REQUEST_ID_HEADERS if headers.get(h)), ""
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ class ErrorInfo:
     code: str = ""
     param: str | None = None
     status: int | None = None
+    retry_after_s: float | None = None
 
 
 def load_json(body: bytes) -> Any:
@@ -40,8 +42,9 @@ def load_json(body: bytes) -> Any:
 def read_error(body: bytes) -> ErrorInfo:
     """Return what `body` says went wrong; plain text becomes the message."""
     document = load_json(body)
-    if isinstance(document, list) and document:  # Vertex wraps it in an array
-        document = document[0]
+    if isinstance(document, list) and document:  # Gemini and Vertex: the items of a stream
+        errors = (item for item in document if isinstance(item, dict) and item.get("error"))
+        document = next(errors, document[0])
     if isinstance(document, dict):
         return _from_document(document)
     text = body[:2000].decode("utf-8", "replace").strip()
@@ -50,6 +53,9 @@ def read_error(body: bytes) -> ErrorInfo:
 
 
 def _from_document(document: dict[str, Any]) -> ErrorInfo:
+    response = document.get("response")  # OpenAI's `response.failed` holds the error in there
+    if isinstance(response, dict) and response.get("error"):
+        document = response
     error = document.get("error")
     if isinstance(error, dict):
         source = error
@@ -58,14 +64,16 @@ def _from_document(document: dict[str, Any]) -> ErrorInfo:
     else:
         source = document
     message = next((source[k] for k in _MESSAGE_KEYS if source.get(k)), "")
-    code = _text(source.get("code", source.get("error_code"))) or _code_in_details(source)
+    code = _text(source.get("code", source.get("error_code")))
+    reason, retry_after_s = _google_details(source)
     return ErrorInfo(
         is_error=bool(error) or _looks_like_error(document),
         message=message if isinstance(message, str) else json.dumps(message)[:2000],
         type=_text(source.get("type", source.get("error_type", source.get("status")))),
-        code=code,
+        code=reason or code or _code_in_details(source),
         param=source["param"] if isinstance(source.get("param"), str) else None,
         status=_status(source.get("status_code"), source.get("http_code"), code),
+        retry_after_s=retry_after_s,
     )
 
 
@@ -73,6 +81,25 @@ def _code_in_details(source: dict[str, Any]) -> str:
     """Return Anthropic's stable code, which it keeps one level down since 2026-10-21."""
     details = source.get("details")
     return _text(details.get("error_code")) if isinstance(details, dict) else ""
+
+
+def _google_details(source: dict[str, Any]) -> tuple[str, float | None]:
+    """Return the reason and the wait in seconds that Google keeps in details of these types."""
+    reason, wait_s = "", None
+    details = source.get("details")
+    for detail in details if isinstance(details, list) else []:
+        kind = str(detail.get("@type")) if isinstance(detail, dict) else ""
+        if kind.endswith("google.rpc.ErrorInfo"):
+            reason = _text(detail.get("reason"))
+        elif kind.endswith("google.rpc.RetryInfo"):
+            wait_s = _duration_s(detail.get("retryDelay"))
+    return reason, wait_s
+
+
+def _duration_s(value: object) -> float | None:
+    """Return the seconds of a duration in protobuf's JSON form, e.g. `34.4s`; None if none."""
+    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,9})?)s", value) if isinstance(value, str) else None
+    return (float(found[1]) or None) if found else None
 
 
 def _looks_like_error(document: dict[str, Any]) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from channels_app.core.types import ChannelView
+from channels_app.core.types import ChannelView, TimeLimits
 from channels_app.options import Options
 
 
@@ -24,18 +25,34 @@ class Limits:
         return min((limit for limit in limits_s if limit > 0), default=None)
 
 
-def limits_of(channel: ChannelView, options: Options) -> Limits:
-    """Return the limits in force for attempts on `channel`."""
-    own = channel.limits
+def limits_of(channel: ChannelView, options: Options, model: str = "") -> Limits:
+    """Return the limits in force for attempts on `channel` that ask for `model`.
 
-    def pick(mine: float | None, default: float) -> float:
+    Each limit by itself: what ModelTimeouts says for the model, else the channel, else the
+    option.
+    """
+    own = channel.limits
+    of_model = _of_model(options.model_timeouts, model) if options.model_timeouts else None
+
+    def pick(name: str, default: float) -> float:
+        slow = getattr(of_model, name) if of_model else None
+        mine: float | None = getattr(own, name) if slow is None else slow
         return default if mine is None else mine
 
     return Limits(
-        connect=pick(own.connect, options.connect_timeout),
-        first_byte=pick(own.first_byte, options.first_byte_timeout),
-        first_token=pick(own.first_token, options.first_token_timeout),
-        idle=pick(own.idle, options.idle_timeout),
-        response=pick(own.response, options.response_timeout),
-        total=pick(own.total, options.attempt_timeout),
+        connect=pick("connect", options.connect_timeout),
+        first_byte=pick("first_byte", options.first_byte_timeout),
+        first_token=pick("first_token", options.first_token_timeout),
+        idle=pick("idle", options.idle_timeout),
+        response=pick("response", options.response_timeout),
+        total=pick("total", options.attempt_timeout),
     )
+
+
+def _of_model(timeouts: Mapping[str, TimeLimits], model: str) -> TimeLimits | None:
+    """Return the limits of the exact name, else of the longest prefix, if any."""
+    if model in timeouts:
+        return timeouts[model]
+    fitting = (p for p in timeouts if p.endswith("*") and model.startswith(p[:-1]))
+    pattern = max(fitting, key=len, default=None)
+    return None if pattern is None else timeouts[pattern]

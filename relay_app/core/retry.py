@@ -21,6 +21,9 @@ CAP_S = 4.0
 GATEWAY_TIMEOUTS = (504, 524)
 
 ACCOUNT_FAULTS = {FailureClass.QUOTA, FailureClass.AUTH}
+# Faults that the same channel may get over in a moment, and faults of one of its keys.
+SAME_CHANNEL_CLASSES = {FailureClass.RATE_LIMIT, FailureClass.SERVER, FailureClass.TRANSPORT}
+NEXT_KEY_CLASSES = {FailureClass.RATE_LIMIT, *ACCOUNT_FAULTS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

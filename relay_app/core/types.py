@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -11,12 +11,18 @@ from channels_app.core.types import Failure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A route of the relay: its path, the dialect of its clients, the upstream path."""
+    """A route of the relay: its path, the dialect of its clients, the upstream path.
+
+    `dialect` is a name of DIALECTS. `path` is a Django route, whose parts (`<path:model>`)
+    reach the dialect; `upstream_path` may hold them as `{model}`, the model being the one
+    that the upstream is asked for.
+    """
 
     name: str
     dialect: str
     path: str
     upstream_path: str
+    method: str = "POST"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +36,20 @@ class Call:
     body: bytes = field(repr=False)
     content_type: str = "application/json"
     query: str = ""
+    # What the path named besides the model, e.g. the id of a response.
+    path: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     # Headers that may go upstream, already chosen from an allow-list.
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    # All headers as they came, for `{client_header:NAME}`; names in lower case.
+    client_headers: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
+    # What the channel's `header_override` sets, over whatever its provider type sends.
+    header_override: Mapping[str, str] = field(
+        default_factory=lambda: MappingProxyType({}), repr=False
+    )
+    # The most tokens that the answer may have, as far as the request says; 0: it does not.
+    max_output_tokens: int = 0
+    # The relay asked for the event that tells the usage, not the client: it is not passed on.
+    hides_usage: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +96,19 @@ class EventFacts:
     """What one event of a stream says.
 
     `is_meaningful`: content, reasoning, a tool call or a refusal. `is_finish`: the
-    answer has its proper end. `is_last`: nothing follows. `counts_output`: the provider
-    reports output tokens. `is_malformed`: not of the dialect, to be dropped.
+    answer has its proper end. `is_complete`: so has the stream, though some servers add a
+    mark at once. `is_last`: nothing follows. `is_usage_only`: tells the usage and nothing else. `counts_output`: the provider reports output
+    tokens. `is_malformed`: not of the dialect, to be dropped.
     """
 
     is_meaningful: bool = False
     is_finish: bool = False
     is_normal_finish: bool = True
+    is_complete: bool = False
     is_last: bool = False
     is_error: bool = False
     is_malformed: bool = False
+    is_usage_only: bool = False
     model: str = ""
     usage: Usage | None = None
 
@@ -105,3 +126,4 @@ class Tried:
     duration_s: float
     decision: str
     status: int | None = None
+    upstream_model: str = ""

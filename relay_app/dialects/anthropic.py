@@ -11,8 +11,16 @@ import msgspec
 import orjson
 
 from relay_app.core.error_body import read_error
-from relay_app.core.types import AnswerFacts, EventFacts, Usage
-from relay_app.dialects.base import BodyError, Envelope, ErrorParts, decode_envelope
+from relay_app.core.types import AnswerFacts, Call, EventFacts, Usage
+from relay_app.dialects.base import (
+    BodyError,
+    Envelope,
+    ErrorParts,
+    Incoming,
+    count_in,
+    decode_envelope,
+    with_model_field,
+)
 
 # What Anthropic calls errors of these statuses; others are `api_error` or, below 500,
 # `invalid_request_error`.
@@ -67,6 +75,11 @@ class _Request(msgspec.Struct):
     model: str
     messages: list[msgspec.Raw]
     stream: bool | None = None
+    max_tokens: msgspec.Raw = msgspec.Raw(b"")
+
+    @property
+    def output_limit(self) -> int:
+        return count_in(self.max_tokens)
 
 
 _decode_request = msgspec.json.Decoder(_Request)
@@ -75,16 +88,24 @@ _decode_request = msgspec.json.Decoder(_Request)
 class AnthropicMessages:
     """POST /v1/messages."""
 
+    family = "anthropic"
     stream_end = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
     request_id_header = "request-id"
 
-    def read_request(self, body: bytes) -> Envelope:
-        request: _Request = decode_envelope(_decode_request, body)
+    def read_request(self, incoming: Incoming) -> Envelope:
+        request: _Request = decode_envelope(_decode_request, incoming.body)
         if not request.model.strip():
             raise BodyError("model: the name is empty", param="model")
-        return Envelope(model=request.model, is_stream=bool(request.stream))
+        return Envelope(
+            model=request.model,
+            is_stream=bool(request.stream),
+            max_output_tokens=request.output_limit,
+        )
 
-    def read_answer(self, body: bytes) -> AnswerFacts:
+    def with_model(self, call: Call, model: str) -> Call:
+        return with_model_field(call, model)
+
+    def read_answer(self, body: bytes, content_type: str = "application/json") -> AnswerFacts:
         answer = _read(body)
         if answer is None:
             return AnswerFacts(is_readable=False, is_error=read_error(body).is_error)
@@ -114,17 +135,16 @@ class AnthropicMessages:
         return EventFacts(is_error=read_error(data).is_error)  # anything new is passed on
 
     def model_list(self, names: Sequence[str]) -> bytes:
-        rows = [
-            {"type": "model", "id": name, "display_name": name, "created_at": UNKNOWN_TIME}
-            for name in names
-        ]
         document = {
-            "data": rows,
+            "data": [_card(name) for name in names],
             "has_more": False,
             "first_id": names[0] if names else None,
             "last_id": names[-1] if names else None,
         }
         return orjson.dumps(document)
+
+    def model_card(self, name: str) -> bytes:
+        return orjson.dumps(_card(name))
 
     def error_body(self, parts: ErrorParts) -> bytes:
         problem: dict[str, object] = {"type": _type_of(parts), "message": parts.message}
@@ -140,6 +160,23 @@ class AnthropicMessages:
 
     def error_event(self, parts: ErrorParts) -> bytes:
         return b"event: error\ndata: " + self.error_body(parts) + b"\n\n"
+
+
+class AnthropicCount(AnthropicMessages):
+    """POST /v1/messages/count_tokens: how long a message would be, nothing generated."""
+
+    def read_request(self, incoming: Incoming) -> Envelope:
+        return replace(super().read_request(incoming), is_stream=False, max_output_tokens=0)
+
+    def read_answer(self, body: bytes, content_type: str = "application/json") -> AnswerFacts:
+        answer = _read(body)
+        if answer is None or read_error(body).is_error:
+            return AnswerFacts(is_readable=answer is not None, is_error=read_error(body).is_error)
+        return AnswerFacts()
+
+
+def _card(name: str) -> dict[str, object]:
+    return {"type": "model", "id": name, "display_name": name, "created_at": UNKNOWN_TIME}
 
 
 def _type_of(parts: ErrorParts) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
 
-from relay_app.core.types import AnswerFacts, EventFacts
+from relay_app.core.json_edit import set_fields
+from relay_app.core.types import AnswerFacts, Call, EventFacts
 
 TOO_DEEP = "the request body is nested too deeply"
 
@@ -24,11 +26,44 @@ class BodyError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """What a client sent, before it is understood. `path`: what the path named."""
+
+    body: bytes
+    content_type: str = "application/json"
+    query: str = ""
+    path: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class Framing(Protocol):
+    """How one client's stream is written, where a dialect knows several ways."""
+
+    content_type: str
+
+    def feed(self, events: bytes) -> bytes:
+        """Return what the client gets for these events; may be nothing."""
+
+    def end(self) -> bytes:
+        """Return what it gets at the end."""
+
+    def whole(self, body: bytes, content_type: str) -> bytes:
+        """Return an answer that came whole, though a stream was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """The part of a request that routing needs."""
+    """The part of a request that routing and limits need; `max_output_tokens` 0: not said.
+
+    `framing` makes one for this request; None: streams go out as they come.
+    """
 
     model: str
     is_stream: bool
+    max_output_tokens: int = 0
+    framing: Callable[[], Framing] | None = None
+    # The body with usage asked for, where a stream tells it only then and the client did not
+    # ask; its event is then kept from the client.
+    body_asking_usage: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +79,22 @@ class ErrorParts:
 
 
 class Dialect(Protocol):
-    """One way of speaking with clients."""
+    """One way of speaking with clients, at one kind of endpoint."""
 
+    # openai, anthropic or gemini: what its errors and lists look like.
+    family: str
     # What a stream ends with when the upstream left its last event out; may be empty.
     stream_end: bytes
     # Where its SDKs look for the id of a request, beside X-Request-Id; may be empty.
     request_id_header: str
 
-    def read_request(self, body: bytes) -> Envelope:
+    def read_request(self, incoming: Incoming) -> Envelope:
         """Return what routing needs; raise BodyError."""
 
-    def read_answer(self, body: bytes) -> AnswerFacts:
+    def with_model(self, call: Call, model: str) -> Call:
+        """Return `call` asking for `model` instead, all else in it untouched."""
+
+    def read_answer(self, body: bytes, content_type: str = "application/json") -> AnswerFacts:
         """Return what a whole 2xx answer says."""
 
     def read_event(self, data: bytes | None, name: bytes) -> EventFacts:
@@ -63,11 +103,19 @@ class Dialect(Protocol):
     def model_list(self, names: Sequence[str]) -> bytes:
         """Return the JSON body that lists models."""
 
+    def model_card(self, name: str) -> bytes:
+        """Return the JSON body that describes one model."""
+
     def error_body(self, parts: ErrorParts) -> bytes:
         """Return the JSON body of an error answer."""
 
     def error_event(self, parts: ErrorParts) -> bytes:
         """Return the event that ends a broken stream, its blank line included."""
+
+
+def with_model_field(call: Call, model: str) -> Call:
+    """Return `call` with another name in the `model` field of its JSON body."""
+    return replace(call, model=model, body=set_fields(call.body, {"model": model}))
 
 
 def decode_envelope(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
@@ -94,6 +142,12 @@ def decode_envelope(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
         raise BodyError(TOO_DEEP) from None
     except ValueError:
         raise BodyError(f"the request body is not valid JSON: {fast_parser_says}") from None
+
+
+def count_in(raw: msgspec.Raw) -> int:
+    """Return the count that a raw field holds, 0 when it is none: the upstream judges it."""
+    text = bytes(raw)
+    return int(text) if text.isdigit() and len(text) < 10 else 0
 
 
 def _without_surrogates(body: bytes) -> bytes:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
-import orjson
 
 from relay_app.core.error_body import read_error
+from relay_app.core.json_edit import set_fields
 from relay_app.core.types import AnswerFacts, EventFacts, Usage
-from relay_app.dialects.base import BodyError, Envelope, ErrorParts, decode_envelope
-
-# What OpenAI calls errors of these statuses; others are `server_error` or, below 500,
-# `invalid_request_error`.
-TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+from relay_app.dialects.base import Envelope, Incoming, count_in, decode_envelope
+from relay_app.dialects.openai_base import (
+    MAX_TOKENS,
+    OpenAIDialect,
+    checked_model,
+    count,
+    object_in,
+)
 
 # An end for one of these reasons is an answer even without content.
 CUT_SHORT = {"length", "content_filter"}
@@ -23,19 +25,28 @@ CUT_SHORT = {"length", "content_filter"}
 # Raw values that carry nothing.
 _NOTHING = (b"", b"null", b'""', b"[]", b"{}")
 
-# Counts above this are nonsense that no database column would take.
-MAX_TOKENS = 2**31 - 1
-
 
 class _Request(msgspec.Struct):
     model: str
     messages: list[msgspec.Raw]
     stream: bool | None = None
+    max_tokens: msgspec.Raw = msgspec.Raw(b"")
+    max_completion_tokens: msgspec.Raw = msgspec.Raw(b"")
+    stream_options: msgspec.Raw = msgspec.Raw(b"")
+
+    @property
+    def output_limit(self) -> int:
+        return count_in(self.max_completion_tokens) or count_in(self.max_tokens)
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
 
 
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
 
 
 class _Delta(msgspec.Struct):
@@ -94,19 +105,21 @@ _decode_request = msgspec.json.Decoder(_Request)
 _decode_answer = msgspec.json.Decoder(_Answer)
 
 
-class OpenAIChat:
+class OpenAIChat(OpenAIDialect):
     """POST /v1/chat/completions and whatever is compatible with it."""
 
     stream_end = b"data: [DONE]\n\n"
-    request_id_header = ""
 
-    def read_request(self, body: bytes) -> Envelope:
-        request: _Request = decode_envelope(_decode_request, body)
-        if not request.model.strip():
-            raise BodyError("model: the name is empty", param="model")
-        return Envelope(model=request.model, is_stream=bool(request.stream))
+    def read_request(self, incoming: Incoming) -> Envelope:
+        request: _Request = decode_envelope(_decode_request, incoming.body)
+        return Envelope(
+            model=checked_model(request.model),
+            is_stream=bool(request.stream),
+            max_output_tokens=request.output_limit,
+            body_asking_usage=asking_usage(incoming.body, request) if request.stream else None,
+        )
 
-    def read_answer(self, body: bytes) -> AnswerFacts:
+    def read_answer(self, body: bytes, content_type: str = "application/json") -> AnswerFacts:
         answer = _read(body)
         if answer is None:
             error = read_error(body)
@@ -136,33 +149,24 @@ class OpenAIChat:
             is_normal_finish=not CUT_SHORT.intersection(reasons),
             model=answer.model or "",
             usage=_usage(answer),
+            is_usage_only=answer.choices == [] and answer.usage is not None,
         )
 
-    def model_list(self, names: Sequence[str]) -> bytes:
-        rows = [{"id": n, "object": "model", "created": 0, "owned_by": "relay"} for n in names]
-        return orjson.dumps({"object": "list", "data": rows})
 
-    def error_body(self, parts: ErrorParts) -> bytes:
-        document = {
-            "error": {
-                "message": parts.message,
-                "type": parts.type or _type_of(parts.status),
-                "param": parts.param,
-                "code": parts.code,
-            }
-        }
-        try:
-            return orjson.dumps(document)
-        except TypeError:  # an upstream's text may hold lone surrogates
-            return json.dumps(document).encode()
+class HasStreamOptions(Protocol):
+    """A request of which the options of its stream are known."""
 
-    def error_event(self, parts: ErrorParts) -> bytes:
-        return b"data: " + self.error_body(parts) + b"\n\n"
+    stream_options: msgspec.Raw
 
 
-def _type_of(status: int) -> str:
-    default = "server_error" if status >= 500 else "invalid_request_error"
-    return TYPES.get(status, default)
+def asking_usage(body: bytes, request: HasStreamOptions) -> bytes | None:
+    """Return the body of a stream request with its usage asked for; None if it is already, or
+    if the options are none: the upstream refuses them better."""
+    raw = bytes(request.stream_options)
+    options = json.loads(raw) if raw not in _NOTHING else {}
+    if not isinstance(options, dict) or options.get("include_usage") is True:
+        return None
+    return set_fields(body, {"stream_options": {**options, "include_usage": True}})
 
 
 def _read(data: bytes) -> _Answer | None:
@@ -210,14 +214,17 @@ def _tolerant(document: Any) -> _Answer | None:
 
 
 def _tolerant_usage(usage: dict[str, Any]) -> _Usage:
-    def count(name: str) -> int | None:
-        value = usage.get(name)
+    def number(fields: dict[str, Any], name: str) -> int | None:
+        value = fields.get(name)
         if isinstance(value, int | float) and -MAX_TOKENS <= value <= MAX_TOKENS:
             return int(value)
         return None
 
+    details = object_in(usage, "prompt_tokens_details")
     return _Usage(
-        prompt_tokens=count("prompt_tokens"), completion_tokens=count("completion_tokens")
+        prompt_tokens=number(usage, "prompt_tokens"),
+        completion_tokens=number(usage, "completion_tokens"),
+        prompt_tokens_details=_Details(cached_tokens=number(details, "cached_tokens")),
     )
 
 
@@ -238,13 +245,12 @@ def _is_empty(answer: _Answer) -> bool:
 
 
 def _usage(answer: _Answer) -> Usage | None:
-    if answer.usage is None:
+    usage = answer.usage
+    if usage is None:
         return None
+    details = usage.prompt_tokens_details
     return Usage(
-        input_tokens=_clamped(answer.usage.prompt_tokens),
-        output_tokens=_clamped(answer.usage.completion_tokens),
+        input_tokens=count(usage.prompt_tokens),
+        output_tokens=count(usage.completion_tokens),
+        cached_input_tokens=count(details.cached_tokens if details else None),
     )
-
-
-def _clamped(count: int | None) -> int:
-    return min(max(0, count or 0), MAX_TOKENS)

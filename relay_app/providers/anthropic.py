@@ -17,7 +17,7 @@ DEFAULT_VERSION = "2023-06-01"
 class AnthropicAdapter:
     """`x-api-key` authentication and the client's own body, byte for byte."""
 
-    dialects = frozenset({"anthropic"})
+    dialects = frozenset({"anthropic", "anthropic_count"})
     base_url_suffix = "/v1"
     needs_base_url = True
     needs_key = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Protocol
+from urllib.parse import quote
 
 import httpx
 
@@ -42,4 +43,8 @@ def headers_for(call: Call, names: Iterable[str]) -> dict[str, str]:
 def upstream_url(call: Call, base_url: str) -> httpx.URL:
     """Return where `call` goes under `base_url`, the client's query string kept."""
     query = f"?{call.query}" if call.query else ""
-    return parse_url(f"{base_url}{call.endpoint.upstream_path}{query}")
+    path = call.endpoint.upstream_path
+    if "{" in path:
+        named = {name: quote(value, safe="") for name, value in call.path.items()}
+        path = path.format_map({**named, "model": quote(call.model, safe="/")})
+    return parse_url(f"{base_url}{path}{query}")

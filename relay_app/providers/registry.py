@@ -8,12 +8,14 @@ from functools import cache
 
 from relay_app.providers.anthropic import AnthropicAdapter
 from relay_app.providers.base import Adapter
+from relay_app.providers.gemini import GeminiAdapter
 from relay_app.providers.openai import OpenAIAdapter
 from relay_app.providers.simulated import SimulatedAdapter
 
 ADAPTERS: Mapping[str, Adapter] = {
     "openai": OpenAIAdapter(),
     "anthropic": AnthropicAdapter(),
+    "gemini": GeminiAdapter(),
     "simulated": SimulatedAdapter(),
 }
 

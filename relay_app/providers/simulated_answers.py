@@ -139,8 +139,66 @@ class MessageAnswer:
         }
 
 
+class CountAnswer(MessageAnswer):
+    """How long an Anthropic message would be."""
+
+    def whole(self, text: str, *, output_tokens: int) -> bytes:
+        return orjson.dumps({"input_tokens": INPUT_TOKENS})
+
+
+class ContentAnswer:
+    """Gemini content."""
+
+    def __init__(self, call: Call, channel: ChannelView) -> None:
+        self.words = _words(channel)
+        self._id = call.request_id
+        self._model = call.model
+
+    def whole(self, text: str, *, output_tokens: int) -> bytes:
+        return self._chunk(text, "STOP", output_tokens)
+
+    def beginning(self) -> bytes:
+        return b""
+
+    def piece(self, text: str) -> bytes:
+        return b"data: " + self._chunk(text) + b"\r\n\r\n"
+
+    def ending(self, *, output_tokens: int) -> bytes:
+        return b"data: " + self._chunk("", "STOP", output_tokens) + b"\r\n\r\n"
+
+    def error(self, problem: Mapping[str, str]) -> bytes:
+        return orjson.dumps({"error": {"message": problem["message"], "status": problem["type"]}})
+
+    def error_event(self, problem: Mapping[str, str]) -> bytes:
+        return b"data: " + self.error(problem) + b"\r\n\r\n"
+
+    def _chunk(self, text: str, reason: str | None = None, output_tokens: int = 0) -> bytes:
+        candidate: dict[str, object] = {"index": 0}
+        candidate["content"] = {"role": "model", "parts": [{"text": text}] if text else []}
+        usage = {"promptTokenCount": INPUT_TOKENS}
+        if reason:
+            candidate["finishReason"] = reason
+            usage["candidatesTokenCount"] = output_tokens
+            usage["totalTokenCount"] = INPUT_TOKENS + output_tokens
+        fields = {"candidates": [candidate], "usageMetadata": usage}
+        return orjson.dumps({**fields, "modelVersion": self._model, "responseId": self._id})
+
+
+class ContentCountAnswer(ContentAnswer):
+    """How long Gemini content would be."""
+
+    def whole(self, text: str, *, output_tokens: int) -> bytes:
+        return orjson.dumps({"totalTokens": INPUT_TOKENS})
+
+
 # By the dialect of the request.
-ANSWERS: Mapping[str, type[Answer]] = {"openai": ChatAnswer, "anthropic": MessageAnswer}
+ANSWERS: Mapping[str, type[Answer]] = {
+    "openai": ChatAnswer,
+    "anthropic": MessageAnswer,
+    "anthropic_count": CountAnswer,
+    "gemini": ContentAnswer,
+    "gemini_count": ContentCountAnswer,
+}
 
 
 def _words(channel: ChannelView) -> list[str]:

@@ -299,6 +299,21 @@ def test_the_list_of_models(world, sdk):
     assert models[0].created_at.year == 1970
 
 
+def test_counting_tokens(world, sdk):
+    channel(world, "a", answer(200, {"input_tokens": 2095}))
+    world.ready()
+
+    counted = sdk.client.messages.count_tokens(model="m", messages=MESSAGES, tools=TOOLS)
+    again = sdk.client.beta.messages.count_tokens(model="m", messages=MESSAGES, betas=["x"])
+
+    assert (counted.input_tokens, again.input_tokens) == (2095, 2095)
+    assert [seen.target for seen in world.upstream.seen] == [
+        "/a/v1/messages/count_tokens",
+        "/a/v1/messages/count_tokens?beta=true",
+    ]
+    assert_bodies_arrived(world, sdk)
+
+
 def test_an_image_and_unknown_fields_arrive_untouched(world, sdk):
     channel(world, "a", answer(200, a.message()))
     world.ready()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from relay_app.core.sse import Splitter, read_event
 from relay_app.core.types import AnswerFacts, EventFacts, Usage
 from relay_app.dialects.anthropic import KNOWN_TYPES, MAX_TOKENS, AnthropicMessages
-from relay_app.dialects.base import BodyError, Envelope, ErrorParts
+from relay_app.dialects.base import BodyError, Envelope, ErrorParts, Incoming
 from tests.conftest import WIRE_DIR
 from tests.support import anthropic
 
@@ -45,18 +45,24 @@ def answer(content, **fields):
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (request(), Envelope(model="m", is_stream=False)),
-        (request(stream=True), Envelope(model="m", is_stream=True)),
-        (request(stream=False), Envelope(model="m", is_stream=False)),
-        (request(stream=None), Envelope(model="m", is_stream=False)),
-        (request(messages=[]), Envelope(model="m", is_stream=False)),
-        (request(of_a_newer_api={"x": [1]}), Envelope(model="m", is_stream=False)),
+        (request(), Envelope(model="m", is_stream=False, max_output_tokens=9)),
+        (request(stream=True), Envelope(model="m", is_stream=True, max_output_tokens=9)),
+        (request(stream=False), Envelope(model="m", is_stream=False, max_output_tokens=9)),
+        (request(stream=None), Envelope(model="m", is_stream=False, max_output_tokens=9)),
+        (request(messages=[]), Envelope(model="m", is_stream=False, max_output_tokens=9)),
+        (
+            request(of_a_newer_api={"x": [1]}),
+            Envelope(model="m", is_stream=False, max_output_tokens=9),
+        ),
         (b'{"messages":[1,"x",null],"model":"m"}', Envelope(model="m", is_stream=False)),
-        (request(messages=[{"content": "\ud83d"}]), Envelope(model="m", is_stream=False)),
+        (
+            request(messages=[{"content": "\ud83d"}]),
+            Envelope(model="m", is_stream=False, max_output_tokens=9),
+        ),
     ],
 )
 def test_a_request_says_its_model_and_whether_it_streams(body, expected):
-    assert DIALECT.read_request(body) == expected
+    assert DIALECT.read_request(Incoming(body=body)) == expected
 
 
 @pytest.mark.parametrize(
@@ -77,7 +83,7 @@ def test_a_request_says_its_model_and_whether_it_streams(body, expected):
 )
 def test_a_bad_request_is_told_what_and_where(body, param, says):
     with pytest.raises(BodyError) as caught:
-        DIALECT.read_request(body)
+        DIALECT.read_request(Incoming(body=body))
 
     assert str(caught.value).startswith(says)
     assert caught.value.param == param
@@ -444,7 +450,7 @@ anything = st.one_of(
 @given(body=anything)
 def test_reading_a_request_raises_nothing_but_its_own_error(body):
     try:
-        envelope = DIALECT.read_request(body)
+        envelope = DIALECT.read_request(Incoming(body=body))
     except BodyError:
         return
     assert envelope.model.strip()

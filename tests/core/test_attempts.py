@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from hypothesis.stateful import (
 
 from channels_app.core.types import ChannelView, Failure, FailureClass, KeyView, Route
 from channels_app.options import Options
-from relay_app.core.attempts import AttemptLoop, Rolls, telling_failure
+from relay_app.core.attempts import AttemptLoop, GroupRoute, ModelRoute, Rolls, telling_failure
 
 C = FailureClass
 NEARLY = 1e-6  # seconds: sums of floats
@@ -43,6 +44,12 @@ def route(*tiers, keys=1):
     )
 
 
+def models(*routes, name="m"):
+    """Return the route of one model through groups g0, g1, ..."""
+    groups = (GroupRoute(group=f"g{n}", route=found) for n, found in enumerate(routes))
+    return (ModelRoute(model=name, groups=tuple(groups)),)
+
+
 def failure(failure_class=C.SERVER, status=500, **fields):
     return Failure(
         failure_class=failure_class, message="", status=status, seen_status=status, **fields
@@ -51,7 +58,7 @@ def failure(failure_class=C.SERVER, status=500, **fields):
 
 def loop(*tiers, unavailable=(), keys=1, **options):
     return AttemptLoop(
-        route=route(*tiers, keys=keys),
+        models=models(route(*tiers, keys=keys)),
         options=Options(**options),
         started_s=0.0,
         unavailable=unavailable,
@@ -248,7 +255,272 @@ def test_nothing_available_is_no_attempt():
 def test_another_key_is_used_when_the_channel_is_asked_again():
     steps = run(loop([1], keys=3, retry_times=3), every=failure(C.RATE_LIMIT, 429))
 
-    assert [step.key.id for step in steps] == [10, 11, 12, 10]
+    assert [step.key.id for step in steps] == [10, 11, 12, 10, 10, 10]
+    assert [step.is_selection for step in steps] == [True, False, False, True, True, True]
+    assert [step.wait_s > 0 for step in steps] == [False, False, False, True, True, True]
+
+
+@pytest.mark.parametrize("failure_class", C)
+def test_a_fault_of_one_key_goes_on_with_the_next_one_at_once(failure_class):
+    steps = run(loop([1], keys=2), every=failure(failure_class, 429))
+
+    is_of_a_key = failure_class in (C.RATE_LIMIT, C.QUOTA, C.AUTH)
+    assert [step.key.id for step in steps] == ([10, 11] if is_of_a_key else [10])
+
+
+def test_one_selection_uses_three_further_keys_at_most():
+    steps = run(loop([1], keys=9, retry_times=1), every=failure(C.QUOTA, 429))
+
+    assert [step.is_selection for step in steps] == [True, False, False, False] * 2
+    assert len({step.key.id for step in steps}) == 8
+
+
+def test_keys_come_before_other_channels_and_cost_no_selection():
+    steps = run(loop([1], [2], keys=2, retry_times=1), every=failure(C.AUTH, 401))
+
+    assert [step.key.id for step in steps] == [10, 11, 20, 21]
+
+
+@pytest.mark.parametrize("failure_class", C)
+def test_a_passing_fault_is_met_on_the_same_channel(failure_class):
+    steps = run(loop([1], [2], same_channel_retries=2), every=failure(failure_class, 500))
+
+    is_passing = failure_class in (C.RATE_LIMIT, C.SERVER, C.TRANSPORT)
+    assert channel_ids(steps) == ([1, 1, 1] if is_passing else [1])
+    assert [step.is_selection for step in steps][1:] == [False] * (len(steps) - 1)
+
+
+def test_same_channel_retries_count_per_channel_and_request():
+    steps = run(loop([1], [2], same_channel_retries=1, retry_times=3), every=failure())
+
+    assert channel_ids(steps) == [1, 1, 2, 2, 2, 2]
+    assert [step.is_selection for step in steps] == [True, False, True, False, True, True]
+
+
+def test_the_same_channel_waits_longer_each_time_but_not_after_the_last():
+    attempts, waits, now_s = loop([1], same_channel_retries=3), [], 0.0
+    almost_one = Rolls(channel=0.0, key=0.0, wait=0.999999)
+
+    while step := attempts.next_step(now_s=now_s, rolls=almost_one, turn=0):
+        waits.append(step.wait_s)
+        now_s += step.wait_s
+        attempts.failed(failure(), now_s=now_s)
+
+    assert waits == pytest.approx([0, 0.7, 1.1, 1.9], abs=0.001)
+
+
+@pytest.mark.parametrize(("hint", "expected"), [(2.0, [1, 1]), (3.0, [1, 1]), (3.1, [1])])
+def test_the_same_channel_is_left_at_once_if_it_asks_for_a_long_wait(hint, expected):
+    every = failure(C.RATE_LIMIT, 429, retry_after_s=hint)
+
+    steps = run(loop([1], same_channel_retries=1), every=every)
+
+    assert channel_ids(steps) == expected
+    assert [step.wait_s for step in steps[1:]] == [hint] * (len(expected) - 1)
+
+
+def test_a_status_that_is_not_tried_again_is_not_on_the_same_channel_either():
+    assert len(run(loop([1], same_channel_retries=3), every=failure(C.SERVER, 504))) == 1
+
+
+def test_no_same_channel_retry_starts_after_the_total_time():
+    attempts = loop([1], same_channel_retries=3, total_timeout=1)
+
+    assert len(run(attempts, every=failure(), took_s=0.5)) == 2
+    assert attempts.stop_reason == "total time limit"
+
+
+def test_a_specific_channel_is_asked_once():
+    attempts = loop([1], keys=3, same_channel_retries=3, retry_times=3)
+    attempts.has_specific_channel = True
+
+    assert len(run(attempts, every=failure(C.RATE_LIMIT, 429))) == 1
+    assert attempts.stop_reason == "specific channel"
+
+
+# -- strategies --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("strategy", "tiers", "expected"),
+    [
+        ("tier_per_attempt", ([1, 2], [3], [4, 5]), [1, 3, 4, 5, 4]),
+        ("untried_first", ([1, 2], [3], [4, 5]), [1, 3, 4, 5, 2]),
+        ("exhaust_tier", ([1, 2], [3], [4, 5]), [1, 2, 3, 4, 5]),
+        ("tier_per_attempt", ([1], [2]), [1, 2, 2, 2, 2]),
+        ("untried_first", ([1], [2]), [1, 2, 2, 2, 2]),
+        ("exhaust_tier", ([1], [2]), [1, 2, 2, 2, 2]),
+        ("untried_first", ([1, 2, 3],), [1, 2, 3, 1, 1]),
+        ("exhaust_tier", ([1, 2, 3],), [1, 2, 3, 1, 1]),
+        ("untried_first", ([1, 2, 3], [4]), [1, 4, 2, 3, 4]),
+    ],
+)
+def test_strategies_order_the_channels(strategy, tiers, expected):
+    attempts = loop(*tiers, retry_strategy=strategy, retry_times=4)
+
+    assert channel_ids(run(attempts, every=failure())) == expected
+
+
+@pytest.mark.parametrize("strategy", ["tier_per_attempt", "untried_first", "exhaust_tier"])
+def test_strategies_pass_over_what_is_unavailable(strategy):
+    attempts = loop([1, 2], [3], unavailable={1, 2}, retry_strategy=strategy, retry_times=1)
+
+    assert channel_ids(run(attempts, every=failure())) == [3, 3]
+
+
+# -- groups (the table of spec 01 section 7) -----------------------------------------------
+
+
+def tiers_of(group, count):
+    """Return a route of `count` tiers of one channel; ids 10, 11, ... of group 1."""
+    return route(*[[10 * group + tier] for tier in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("groups", "retry_times", "expected"),
+    [
+        ((2, 2), 3, "A0 A1 B0 B1"),
+        ((2, 2), 1, "A0 A1 B0 B1"),
+        ((2, 2), 0, "A0"),
+        ((1, 1), 3, "A0 B0 B0 B0"),
+        ((2,), 3, "A0 A1 A1 A1"),
+        ((3, 2), 1, "A0 A1 B0 B1"),
+        ((1, 1, 1), 1, "A0 B0 C0"),
+        ((1, 3), 0, "A0"),
+    ],
+)
+def test_groups_are_walked_in_order(groups, retry_times, expected):
+    attempts = AttemptLoop(
+        models=models(*[tiers_of(n + 1, count) for n, count in enumerate(groups)]),
+        options=Options(retry_times=retry_times, max_switches_per_request=20),
+        started_s=0.0,
+    )
+
+    steps = run(attempts, every=failure())
+
+    walked = " ".join("_ABC"[step.channel.id // 10] + str(step.channel.id % 10) for step in steps)
+    assert walked == expected
+    assert [step.group for step in steps] == [f"g{step.channel.id // 10 - 1}" for step in steps]
+
+
+@pytest.mark.parametrize("retry_times", [0, 2])
+def test_a_group_without_an_available_channel_is_passed_over_at_no_cost(retry_times):
+    attempts = AttemptLoop(
+        models=models(tiers_of(1, 2), tiers_of(2, 1)),
+        options=Options(retry_times=retry_times),
+        started_s=0.0,
+        unavailable={10, 11},
+    )
+
+    steps = run(attempts, every=failure())
+
+    assert channel_ids(steps) == [20] * (retry_times + 1)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ("untried_first", [1, 3, 2, 10, 10]),
+        ("exhaust_tier", [1, 2, 3, 10, 10]),
+        ("tier_per_attempt", [1, 3, 10, 10, 10]),
+    ],
+)
+def test_the_strategy_counts_within_each_group(strategy, expected):
+    attempts = AttemptLoop(
+        models=models(route([1, 2], [3]), tiers_of(1, 1)),
+        options=Options(retry_times=4, retry_strategy=strategy),
+        started_s=0.0,
+    )
+
+    assert channel_ids(run(attempts, every=failure())) == expected
+
+
+# -- model fallbacks -----------------------------------------------------------------------
+
+
+def with_fallback(first, *others, **options):
+    names = ["m", "n", "o"]
+    routes = [models(r, name=name)[0] for r, name in zip((first, *others), names, strict=False)]
+    return AttemptLoop(models=routes, options=Options(**options), started_s=0.0)
+
+
+def asked(steps):
+    return [f"{step.model}{step.channel.id}" for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("retry_times", "expected"),
+    [(0, ["m1"]), (1, ["m1", "m2", "n3"]), (2, ["m1", "m2", "n3"]), (3, ["m1", "m2", "n3", "n3"])],
+)
+def test_another_model_is_tried_when_every_channel_failed(retry_times, expected):
+    attempts = with_fallback(route([1, 2]), route([3]), retry_times=retry_times)
+
+    assert asked(run(attempts, every=failure())) == expected
+
+
+def test_each_further_model_gets_one_selection_at_least():
+    attempts = with_fallback(route([1]), route([2]), route([3]))
+
+    assert asked(run(attempts, every=failure())) == ["m1", "n2", "o3"]
+
+
+def test_another_model_is_tried_when_every_channel_is_unavailable():
+    attempts = with_fallback(route([1]), route([2]))
+    attempts.unavailable = {1}
+
+    assert asked(run(attempts, every=failure())) == ["n2"]
+
+
+def test_a_failure_that_is_not_tried_again_tries_no_other_model():
+    attempts = with_fallback(route([1]), route([2]))
+
+    assert asked(run(attempts, every=failure(C.INVALID_REQUEST, 400))) == ["m1"]
+
+
+# -- full channels -------------------------------------------------------------------------
+
+
+def test_a_full_channel_gives_way_at_no_cost():
+    attempts = loop([1], [2])
+    attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0)
+
+    attempts.refused(is_key=False, room_at_s=5.0)
+    step = attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0)
+
+    assert (step.channel.id, step.number) == (2, 1)
+
+
+def test_a_full_key_gives_way_to_another_key():
+    attempts = loop([1], keys=2)
+    first = attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0)
+
+    attempts.refused(is_key=True, room_at_s=5.0)
+    second = attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0)
+
+    assert (first.key.id, second.key.id) == (10, 11)
+
+
+def test_when_all_are_full_the_loop_says_until_when_and_begins_anew():
+    attempts = loop([1], [2])
+    for room_at_s in (7.0, 4.0):
+        assert attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0)
+        attempts.refused(is_key=False, room_at_s=room_at_s)
+
+    assert attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0) is None
+    assert (attempts.room_at_s, attempts.stop_reason) == (4.0, "")
+    attempts.forget_full()
+    assert attempts.next_step(now_s=4.0, rolls=ROLLS, turn=0).channel.id == 1
+
+
+def test_a_same_channel_retry_that_finds_no_room_moves_on():
+    attempts = loop([1], [2], same_channel_retries=3, retry_times=1)
+    attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0)
+    attempts.failed(failure(), now_s=0.0)
+    assert attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0).channel.id == 1
+
+    attempts.refused(is_key=False, room_at_s=9.0)
+
+    assert attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0).channel.id == 2
 
 
 def test_a_channel_without_keys_is_still_asked():
@@ -328,8 +600,13 @@ class Requests(RuleBasedStateMachine):
         total=st.sampled_from([0.0, 5.0, 60.0]),
         longest=st.sampled_from([0.0, 3.0]),
         unavailable=st.sets(st.integers(0, 11), max_size=3),
+        keys=st.integers(0, 5),
+        same=st.integers(0, 2),
+        strategy=st.sampled_from(["tier_per_attempt", "untried_first", "exhaust_tier"]),
     )
-    def begin(self, *, sizes, retry_times, switches, total, longest, unavailable):
+    def begin(
+        self, *, sizes, retry_times, switches, total, longest, unavailable, keys, same, strategy
+    ):
         ids = iter(range(12))
         self.tiers = [[next(ids) for _ in range(size)] for size in sizes]
         self.retry_times, self.switches, self.total = retry_times, switches, total
@@ -341,7 +618,13 @@ class Requests(RuleBasedStateMachine):
             max_switches_per_request=switches,
             total_timeout=total,
             retry_after_wait_max=longest,
+            keys=keys,
+            same_channel_retries=same,
+            retry_strategy=strategy,
         )
+        self.same, self.strategy = same, strategy
+        self.repeats = []  # (channel id, is another key, selection it belongs to)
+        self.selections, self.full = 0, {}
         self.now_s = 0.0
         self.sent = []  # (channel id, number), in order
         self.failed_at = {}  # channel id → [(failure, time)]
@@ -353,18 +636,26 @@ class Requests(RuleBasedStateMachine):
     def ask(self, rolls, turn):
         step = self.loop.next_step(now_s=self.now_s, rolls=rolls, turn=turn)
         if step is None:
-            assert self.loop.stop_reason
-            self.may_go_on = False
+            assert self.loop.stop_reason or self.full
+            self.may_go_on = self.may_go_on and bool(self.full)
             return
         assert self.may_go_on, "the loop went on after it had ended"
         self.check_step(step)
-        self.sent.append((step.channel.id, step.number))
+        self.selections += step.is_selection
+        self.step = step
+        if not step.is_selection:
+            tried = {key for channel_id, key, *_ in self.sent if channel_id == step.channel.id}
+            is_next_key = step.key is not None and step.key.id not in tried and step.wait_s == 0
+            self.repeats.append((step.channel.id, is_next_key, self.selections))
+        key_id = step.key.id if step.key else None
+        self.sent.append((step.channel.id, key_id, step.number))
         self.now_s += step.wait_s
         self.is_sending = True
 
     def check_step(self, step):
         channel_id, starts_s = step.channel.id, self.now_s + step.wait_s
         assert channel_id not in self.unavailable
+        assert channel_id not in self.full or not self.full[channel_id]
         assert step.wait_s >= 0
         if self.sent and self.total:
             assert starts_s <= self.total + NEARLY
@@ -373,22 +664,48 @@ class Requests(RuleBasedStateMachine):
             return
         history = self.failed_at[channel_id]
         assert all(f.failure_class not in (C.TIMEOUT, C.CHANNEL_CONFIG) for f, _ in history)
+        if not step.is_selection:
+            assert channel_id == self.sent[-1][0]
+            tried = {key for sent_id, key, _ in self.sent if sent_id == channel_id}
+            if step.key is not None and step.key.id not in tried and step.wait_s == 0:
+                return  # the next key goes at once
         last, at_s = history[-1]
         hint = last.retry_after_s if (last.retry_after_s or 0) > 0 else None
         assert hint is None or hint <= self.longest
         assert starts_s - at_s >= (hint or 0.3) - NEARLY
         [tier] = [tier for tier in self.tiers if channel_id in tier]
-        ids = [sent_id for sent_id, _ in self.sent]
+        ids = [sent_id for sent_id, *_ in self.sent]
         has_switch_left = sum(a != b for a, b in itertools.pairwise(ids)) < self.switches
-        if has_switch_left:
-            assert set(tier) <= self.failed_at.keys() | self.unavailable
+        if has_switch_left and step.is_selection:
+            is_by_tier = self.strategy == "tier_per_attempt"
+            fresh = set(tier if is_by_tier else itertools.chain(*self.tiers))
+            assert fresh <= self.failed_at.keys() | self.unavailable | self.full.keys()
+
+    @precondition(lambda self: self.is_sending)
+    @rule(wait_s=st.floats(0, 5))
+    def find_it_full(self, wait_s):
+        """The step is not sent: as if it had not been chosen."""
+        self.is_sending = False
+        channel_id, *_ = self.sent.pop()
+        if self.step.is_selection:
+            self.selections -= 1
+        else:
+            self.repeats.pop()
+        self.full[channel_id] = True
+        self.loop.refused(is_key=False, room_at_s=self.now_s + wait_s)
+
+    @precondition(lambda self: not self.is_sending and self.full)
+    @rule()
+    def find_room_again(self):
+        self.full.clear()
+        self.loop.forget_full()
 
     @precondition(lambda self: self.is_sending)
     @rule(failure=st.one_of(failures, retryable), took_s=st.floats(0, 4))
     def fail(self, failure, took_s):
         self.now_s += took_s
         self.is_sending = False
-        channel_id, _ = self.sent[-1]
+        channel_id, *_ = self.sent[-1]
         self.failed_at.setdefault(channel_id, []).append((failure, self.now_s))
         decision = self.loop.failed(failure, now_s=self.now_s)
         assert decision.reason
@@ -403,10 +720,14 @@ class Requests(RuleBasedStateMachine):
     def stays_within_the_budget(self):
         if not hasattr(self, "loop"):
             return
-        ids = [channel_id for channel_id, _ in self.sent]
-        assert len(ids) <= self.retry_times + 1
+        ids = [channel_id for channel_id, *_ in self.sent]
+        assert self.selections <= self.retry_times + 1
+        by_key = Counter(selection for _, is_key, selection in self.repeats if is_key)
+        again = Counter(channel_id for channel_id, is_key, _ in self.repeats if not is_key)
+        assert all(count <= 3 for count in by_key.values())
+        assert all(count <= self.same for count in again.values())
         assert sum(a != b for a, b in itertools.pairwise(ids)) <= self.switches
-        assert [number for _, number in self.sent] == list(range(1, len(ids) + 1))
+        assert [number for *_, number in self.sent] == list(range(1, len(ids) + 1))
         assert len(self.loop.failures) == sum(map(len, self.failed_at.values()))
 
 

@@ -13,18 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, json
 
+from channels_app.options import OPTIONS
+from channels_app.services import secret_hash
+from relay_app.config_channel_fields import Kept
 from relay_app.config_channels import with_suffix
 from relay_app.config_fields import Place, json_fault
-from relay_app.config_file import (
-    SECTIONS,
+from relay_app.config_file import LATER_OPTIONS, SECTIONS, Config, load_config
+from relay_app.config_rows import (
     ChannelRow,
-    Config,
     GroupRow,
     KeyRow,
     TokenRow,
     UserRow,
     file_fields,
-    load_config,
 )
 from relay_app.config_text import ConfigError
 
@@ -115,7 +116,17 @@ channels:
     [
         ("channls: []", "channls: unknown key; did you mean channels?"),
         ("zzz: 1", f"zzz: unknown key; known: {', '.join(SECTIONS)}"),
-        ("preset: resilient", "preset: not supported by this version yet"),
+        ("affinity_rules: []", "affinity_rules: not supported by this version yet"),
+        ("prices: []", "prices: not supported by this version yet"),
+        ("preset: resiliant", "preset: 'resiliant' is not a preset; did you mean resilient?"),
+        ("preset: zzz", "preset: 'zzz' is not a preset; known: newapi, resilient"),
+        ("preset: [newapi]", "preset: a list is not a preset; known: newapi, resilient"),
+        ("auto_groups: default", "auto_groups: 'default' is not a list; want one, such as auto_gr"),
+        ("auto_groups: ['']", "auto_groups[0]: '' is not a text that is not empty"),
+        (
+            "auto_groups: []\noptions: {AutoGroups: []}",
+            "auto_groups: is the same as options.Auto",
+        ),
         ("1: 2", f"1: unknown key; known: {', '.join(SECTIONS)}"),
         (
             "channels: 3",
@@ -130,7 +141,8 @@ channels:
         ("channels: [{type: openai}]", "channels[0].name: is missing"),
         ("groups: [{name: a}, {name: a}]", "groups[1]: the same name as groups[0]"),
         ("groups: [{name: 5}]", "groups[0].name: 5 is not a text that is not empty"),
-        ("groups: [{name: a, user_groups: []}]", "groups[0].user_groups: not supported by this"),
+        ("groups: [{name: a, user_groups: vip}]", "groups[0].user_groups: 'vip' is not a list; wa"),
+        ("groups: [{name: a, user_groups: [1]}]", "groups[0].user_groups[0]: 1 is not a text"),
         ("groups: [{name: a, ratio: -1}]", "groups[0].ratio: -1 is not a number from 0 to"),
         ("groups: [{name: a, ratio: 0.1234567}]", "groups[0].ratio: 0.1234567 is not a number"),
         ("groups: [{name: a, ratio: .nan}]", "groups[0].ratio: nan is not a number"),
@@ -144,7 +156,31 @@ channels:
         ("users: [{name: a, staff: 1}]", "users[0].staff: 1 is not true or false"),
         ("tokens: [{name: a}]", "tokens[0].user: is missing"),
         ("tokens: [{name: a, user: b, key: x, key_hash: y}]", "tokens[0].key_hash: what stands"),
-        ("tokens: [{name: a, user: b, rpm: 1}]", "tokens[0].rpm: not supported by this version"),
+        ("tokens: [{name: a, user: b, limit_usd: 1}]", "tokens[0].limit_usd: not supported by th"),
+        ("tokens: [{name: a, user: b, daily_limit_usd: 1}]", "tokens[0].daily_limit_usd: not supp"),
+        ("tokens: [{name: a, user: b, rpm: -1}]", "tokens[0].rpm: -1 is not a whole number from 0"),
+        ("tokens: [{name: a, user: b, tpm: null}]", "tokens[0].tpm: null is not a whole number"),
+        ("tokens: [{name: a, user: b, concurrency: 1.5}]", "tokens[0].concurrency: 1.5 is not a w"),
+        ("tokens: [{name: a, user: b, cross_group_retry: 1}]", "tokens[0].cross_group_retry: 1 is"),
+        (
+            "tokens: [{name: a, user: b, specific_channel: 1}]",
+            "tokens[0].specific_channel: 1 is",
+        ),
+        ("tokens: [{name: a, user: b, allow_ips: 10.0.0.1}]", "tokens[0].allow_ips: '10.0.0.1' is"),
+        (
+            "tokens: [{name: a, user: b, allow_ips: [10.0.0.256]}]",
+            "tokens[0].allow_ips[0]: '10.0.0.256' is not an IP address or a network like 10",
+        ),
+        ("tokens: [{name: a, user: b, allow_ips: [a.example]}]", "tokens[0].allow_ips[0]: 'a.exam"),
+        ("tokens: [{name: a, user: b, allow_ips: [10.0.0.0/33]}]", "tokens[0].allow_ips[0]: '10.0"),
+        ("users: [{name: a, enabled: 1}]", "users[0].enabled: 1 is not true or false"),
+        ("options: {FailoverEnabled: true}", "options.FailoverEnabled: not supported by this ver"),
+        ("options: {MidStreamRecovery: continue}", "options.MidStreamRecovery: not supported by"),
+        ("options: {RetryStrategy: best}", "options.RetryStrategy: 'best' is not tier_per_attempt"),
+        ("options: {BlockedWords: [a]}", "options.BlockedWords: wanted a text of at most"),
+        ("options: {ModelFallbacks: {a: [a]}}", "options.ModelFallbacks: a: it names itself"),
+        ("options: {ModelTimeouts: {a: {idel: 1}}}", "options.ModelTimeouts: a: unknown limit 'id"),
+        ("options: {AutoGroups: {}}", "options.AutoGroups: wanted a list of names, such as [defa"),
         ("tokens: [{name: a, user: b, expires_at: soon}]", "tokens[0].expires_at: 'soon' is not"),
         (
             "tokens: [{name: a, user: b, expires_at: '0001-01-01T00:00:00+12:00'}]",
@@ -163,7 +199,25 @@ def test_problems_name_their_path(text: str, problem: str) -> None:
     ("fields", "problem"),
     [
         ({"prioritty": 1}, "prioritty: unknown key; did you mean priority?"),
-        ({"model_mapping": {}}, "model_mapping: not supported by this version yet"),
+        ({"model_mapping": []}, "model_mapping: a list is not a mapping of models; want one, such"),
+        ({"model_mapping": {"a": 1}}, "model_mapping.a: 1 is not a text that is not empty"),
+        ({"model_mapping": {"a": ""}}, "model_mapping.a: '' is not a text that is not empty"),
+        ({"model_mapping": {"a": "b", "b": "a"}}, "model_mapping: model_mapping goes in a circle"),
+        ({"param_override": 1}, "param_override: 1 is not a mapping of parameters; want one, such"),
+        ({"param_override": {"a": float("nan")}}, "param_override: has a number that is not fini"),
+        ({"param_override": {"stream": True}}, "param_override: stream can't be set"),
+        ({"param_override": {"operations": 1}}, "param_override: "),
+        ({"param_override": {"operations": [{"mode": "?"}]}}, "param_override: "),
+        ({"fault_domain": 1}, "fault_domain: 1 is not a text (put it in quotes)"),
+        ({"supports_prefill": "yes"}, "supports_prefill: 'yes' is not true, false or null"),
+        ({"health_scope": "key"}, "health_scope: 'key' is not channel or model"),
+        ({"bill_upstream_model": 0}, "bill_upstream_model: 0 is not true or false"),
+        ({"limits": 5}, "limits: 5 is not a mapping of limits; want one, such as limits: {rpm:"),
+        ({"limits": {"rpn": 5}}, "limits.rpn: unknown key; did you mean rpm?"),
+        ({"limits": {"zzz": 5}}, "limits.zzz: unknown key; known: rpm, tpm, concurrency"),
+        ({"limits": {"rpm": -1}}, "limits.rpm: -1 is not a whole number from 0 to"),
+        ({"limits": {"tpm": 1.5}}, "limits.tpm: 1.5 is not a whole number from 0 to"),
+        ({"limits": {"concurrency": True}}, "limits.concurrency: true is not a whole number"),
         ({"type": "opnai"}, "type: unknown type 'opnai'; did you mean openai?"),
         ({"priority": "high"}, "priority: 'high' is not a whole number from"),
         ({"priority": True}, "priority: true is not a whole number from"),
@@ -213,7 +267,13 @@ def test_problems_name_their_path(text: str, problem: str) -> None:
         ({"keys": [{"env": "NONE"}]}, "keys[0].env: the environment variable NONE is not set"),
         ({"keys": [{}]}, "keys[0]: one of key and env is wanted"),
         ({"keys": [{"key": "a", "env": "B"}]}, "keys[0]: one of key and env is wanted"),
-        ({"keys": [{"key": "a", "limits": {}}]}, "keys[0].limits: not supported by this version"),
+        ({"keys": [{"key": "a", "limits": {"rpm": -1}}]}, "keys[0].limits.rpm: -1 is not a whol"),
+        ({"keys": [{"hash": "ab"}]}, "keys[0].hash: what stands here is not a SHA-256 of 64 hex"),
+        ({"keys": [{"key": "a", "hash": "0" * 64}]}, "keys[0]: one of key and env is wanted, or"),
+        (
+            {"keys": ["sk-a", {"hash": secret_hash("sk-a")}]},
+            "keys[1]: the same key as channels[0].keys[0]",
+        ),
         ({"keys": ["sk-a", {"key": "sk-a"}]}, "keys[1]: the same key as channels[0].keys[0]"),
     ],
 )
@@ -221,6 +281,185 @@ def test_problems_of_a_channel(fields: dict[str, Any], problem: str) -> None:
     (found,) = problems(channel(**fields))
 
     assert found.startswith(f"channels[0].{problem}")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "X Team",
+        "",
+        "X-T\u00e9am",
+        "Host",
+        "content-length",
+        "Transfer-Encoding",
+        "Connection",
+        "Keep-Alive",
+        "TE",
+        "Trailer",
+        "Upgrade",
+        "Proxy-Authorization",
+        "Proxy-Connection",
+    ],
+)
+def test_headers_that_can_not_be_set_are_refused(name: str) -> None:
+    (found,) = problems(channel(header_override={name: "hidden"}))
+
+    assert found.startswith("channels[0].header_override: ")
+    assert "hidden" not in found
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["hidden\r\nX-Other: a", "hidden\x00", "hidden\u4e2d", 5, None, ["hidden"], {"hidden": "a"}],
+)
+def test_values_of_headers_are_one_line_and_never_shown(value: Any) -> None:
+    (found,) = problems(channel(header_override={"X-Team": value}))
+
+    assert found.startswith("channels[0].header_override")
+    assert "X-Team" in found
+    assert "hidden" not in found
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    [
+        "user:hidden@host:3128",
+        "ftp://user:hidden@host:3128",
+        "http://user:hidden@",
+        "http://user:hidden@host:99999",
+        "http://user:hidden@host:0",
+        "http://user:hidden@host/path",
+        "http://user:hidden@host?a=b",
+        "http://user:hidden@ho st",
+        "http://user:hidden\n@host",
+        "http://user:hidden@[::1",
+        ["http://user:hidden@host"],
+        5,
+        {"hidden": True},
+        {"env": "HIDDEN_BAD"},
+    ],
+)
+def test_a_refused_proxy_is_not_shown(proxy: Any) -> None:
+    (found,) = problems(channel(proxy=proxy), HIDDEN_BAD="ftp://user:hidden@host")
+
+    assert found.startswith("channels[0].proxy")
+    assert "hidden" not in found
+
+
+@pytest.mark.parametrize(
+    ("proxy", "tidy"),
+    [
+        ("", ""),
+        ("http://host", "http://host"),
+        (" http://user:p%40ss@host:3128/ ", "http://user:p%40ss@host:3128"),
+        ("https://10.0.0.1:8443", "https://10.0.0.1:8443"),
+        ("socks5://user:pw@[::1]:1080", "socks5://user:pw@[::1]:1080"),
+    ],
+)
+def test_proxies_are_http_https_or_socks5(proxy: str, tidy: str) -> None:
+    config = load(channel(proxy=proxy))
+
+    assert config.problems == []
+    assert config.channels[0].proxy == tidy
+
+
+def test_proxies_and_headers_may_come_from_the_environment_or_be_kept() -> None:
+    fields = {
+        "proxy": {"env": "PROXY"},
+        "header_override": {
+            "X-A": {"env": "SECRET"},
+            "X-B": {"env": "UNSET", "kept": True},
+            "X-C": {"kept": True},
+            "X-D": "{api_key}",
+        },
+        "settings": {"private_key": {"kept": True}, "other": {"kept": True, "a": 1}},
+    }
+    config = load(channel(**fields), PROXY="http://u:p@h", SECRET="s")
+
+    assert config.problems == []
+    row = config.channels[0]
+    assert row.proxy == "http://u:p@h"
+    assert row.header_override == {
+        "X-A": "s",
+        "X-B": Kept("UNSET"),
+        "X-C": Kept(),
+        "X-D": "{api_key}",
+    }
+    assert row.settings == {"private_key": Kept(), "other": {"kept": True, "a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({"env": "NONE"}, ".env: the environment variable NONE is not set"),
+        ({"env": 5}, ".env: what stands here is not the name of an environment variable"),
+        ({"env": "a:b@c"}, ".env: what stands here is not the name of an environment variable"),
+        ({}, ": want a text, {env: NAME} or {kept: true}"),
+        ({"kept": False}, ": want a text, {env: NAME} or {kept: true}"),
+        ({"kept": True, "secret": "hidden"}, ": want a text, {env: NAME} or {kept: true}"),
+    ],
+)
+def test_wrong_stand_ins_are_refused(value: Any, problem: str) -> None:
+    assert problems(channel(proxy=value)) == [f"channels[0].proxy{problem}"]
+
+
+def test_a_key_may_be_named_by_its_hash() -> None:
+    one, two = secret_hash("sk-one"), secret_hash("sk-two")
+    keys = [{"hash": one.upper()}, {"env": "TWO", "hash": "0" * 64}, {"env": "NONE", "hash": two}]
+    (row,) = load(channel(keys=keys), TWO="sk-2").channels
+
+    assert isinstance(row.keys, list)
+    assert [(key.key, key.value_hash) for key in row.keys] == [
+        (UNSET, one),
+        ("sk-2", secret_hash("sk-2")),
+        (UNSET, two),
+    ]
+
+
+def test_limits_of_nothing_are_left_out() -> None:
+    limits = {"rpm": 0, "tpm": None, "concurrency": 3}
+    config = load(channel(limits=limits, keys=[{"key": "a", "limits": limits}]))
+
+    assert config.problems == []
+    assert config.channels[0].limits == {"concurrency": 3}
+    assert isinstance(config.channels[0].keys, list)
+    assert config.channels[0].keys[0].limits == {"concurrency": 3}
+
+
+def test_addresses_are_kept_in_one_form() -> None:
+    config = load(
+        "tokens: [{name: a, user: b, allow_ips: [10.1.2.3/8, 10.0.0.0/8, 203.0.113.7/32,"
+        " '2001:DB8::1', '2001:db8::/32']}]"
+    )
+
+    assert config.problems == []
+    assert config.tokens[0].allow_ips == [
+        "10.0.0.0/8",
+        "203.0.113.7",
+        "2001:db8::1",
+        "2001:db8::/32",
+    ]
+
+
+def test_options_of_the_file_outrank_those_of_its_preset() -> None:
+    config = load("options: {RetryTimes: 5}\npreset: resilient\nauto_groups: [a, b, a]")
+
+    assert config.problems == []
+    assert config.options == {
+        "RetryTimes": 5,
+        "RetryStrategy": "untried_first",
+        "SameChannelRetries": 1,
+        "AutoGroups": ["a", "b"],
+    }
+    assert config.sections == {"version", "preset", "options", "auto_groups"}
+
+
+def test_a_section_without_a_value_is_not_named() -> None:
+    assert load("channels:\ngroups: []").sections == {"version", "groups"}
+
+
+def test_options_of_later_versions_are_none_of_this_one() -> None:
+    assert LATER_OPTIONS.isdisjoint(OPTIONS)
 
 
 def test_all_problems_are_found_at_once() -> None:
@@ -238,6 +477,7 @@ def test_all_problems_are_found_at_once() -> None:
         "sk-secret",
         [["sk-secret"]],
         [{"env": "BAD"}],
+        [{"env": "sk-secret"}],
     ],
 )
 def test_a_refused_key_is_not_shown(keys: Any) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from channels_app.options import OPTIONS
+from channels_app.options import OPTIONS, OptionSpec
+from channels_app.presets import PRESETS
+from relay_app.config_channel_fields import LIMITS
 from relay_app.config_fields import TIMEOUTS
-from relay_app.config_file import (
-    SECTIONS,
+from relay_app.config_file import SECTIONS
+from relay_app.config_rows import (
     ChannelRow,
     GroupRow,
     KeyRow,
@@ -50,6 +52,37 @@ def test_every_section_type_and_timeout_is_there() -> None:
     channels = rows("channels")
     assert [name for name in ADAPTERS if f"`{name}`" not in channels["type"]] == []
     assert [name for name in TIMEOUTS if f"`{name}`" not in channels["timeouts"]] == []
+    assert [name for name in LIMITS if f"`{name}`" not in channels["limits"]] == []
+
+
+def test_every_preset_is_there_with_its_values() -> None:
+    for name, meaning in rows("Presets").items():
+        values = ", ".join(f"{option} {value}" for option, value in PRESETS[name].items())
+        assert meaning.startswith(f"{values} | "), name
+    assert list(rows("Presets")) == list(PRESETS)
+
+
+RANGES = {
+    "bool": "on, off",
+    "ranges": "statuses, such as 429,500-503",
+    "lines": "text, one a line",
+    "names": "list of names",
+    "model_lists": "mapping, such as `{gpt-4o: [gpt-4o-mini]}`",
+    "model_timeouts": 'mapping, such as `{"o1*": {first_token: 300}}`',
+}
+
+
+def written(spec: OptionSpec) -> tuple[str, str]:
+    """Return the default and the range of an option as people write them."""
+    if spec.kind == "choice":
+        return str(spec.default), ", ".join(spec.choices)
+    if spec.kind in RANGES:
+        is_flag = isinstance(spec.default, bool)
+        default = ("on" if spec.default else "off") if is_flag else spec.default
+        return str(default or "none"), RANGES[spec.kind]
+    word = "whole number " if spec.kind == "int" else ""
+    unit = f" {spec.unit}" if spec.unit else ""
+    return f"{spec.default:g}", f"{word}{spec.low:g} to {spec.high:g}{unit}"
 
 
 def test_every_option_is_there_with_its_default_limits_and_help() -> None:
@@ -57,9 +90,4 @@ def test_every_option_is_there_with_its_default_limits_and_help() -> None:
 
     assert list(page) == list(OPTIONS)
     for name, spec in OPTIONS.items():
-        default, limits, meaning = page[name].split(" | ")
-        assert (default, meaning) == (str(spec.default), spec.help), name
-        if spec.kind != "ranges":
-            word = "whole number " if spec.kind == "int" else ""
-            unit = f" {spec.unit}" if spec.unit else ""
-            assert limits == f"{word}{spec.low:g} to {spec.high:g}{unit}", name
+        assert page[name] == " | ".join([*written(spec), spec.help]), name

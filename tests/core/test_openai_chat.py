@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relay_app.core.sse import Splitter, read_event
 from relay_app.core.types import AnswerFacts, EventFacts, Usage
-from relay_app.dialects.base import BodyError, Envelope, ErrorParts
+from relay_app.dialects.base import BodyError, Envelope, ErrorParts, Incoming
 from relay_app.dialects.openai_chat import MAX_TOKENS, OpenAIChat
 from tests.conftest import WIRE_DIR
 
@@ -28,7 +28,7 @@ def request(**fields):
 
 def refusal(body):
     with pytest.raises(BodyError) as caught:
-        DIALECT.read_request(body)
+        DIALECT.read_request(Incoming(body=body))
     return caught.value
 
 
@@ -65,7 +65,7 @@ def answer(message, *, finish_reason="stop", **fields):
     ],
 )
 def test_a_request_says_its_model_and_whether_it_streams(body, expected):
-    assert DIALECT.read_request(body) == expected
+    assert DIALECT.read_request(Incoming(body=body)) == expected
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,14 @@ def test_lone_surrogates_in_a_prompt_are_no_reason_to_refuse_it(text):
     """Clients cut emoji in two; the standard parser reads that, the fast one does not."""
     body = f'{{"model": "m", "stream": true, "messages": [{{"content": {text}}}]}}'.encode()
 
-    assert DIALECT.read_request(body) == Envelope(model="m", is_stream=True)
+    assert DIALECT.read_request(Incoming(body=body)) == Envelope(model="m", is_stream=True)
 
 
 def test_a_lone_surrogate_in_the_model_is_replaced():
     """A name goes on into logs and errors, which have no bytes for it."""
-    assert DIALECT.read_request(b'{"model": "m\\ud800", "messages": []}').model == "m?"
+    assert (
+        DIALECT.read_request(Incoming(body=b'{"model": "m\\ud800", "messages": []}')).model == "m?"
+    )
 
 
 def test_wrong_types_beside_a_lone_surrogate_are_named_all_the_same():
@@ -432,7 +434,7 @@ anything = st.one_of(st.binary(max_size=60), documents.map(dumped), chunks.map(d
 @given(body=anything)
 def test_reading_a_request_raises_nothing_but_its_own_error(body):
     try:
-        envelope = DIALECT.read_request(body)
+        envelope = DIALECT.read_request(Incoming(body=body))
     except BodyError:
         return
     assert envelope.model.strip()

@@ -39,6 +39,14 @@ SPECIFIED = {
     "ResponseTimeout": 300,
     "AttemptTimeout": 0,
     "AutomaticRetryStatusCodes": "100-199,300-399,401-407,409-499,500-503,505-523,525-599",
+    "RetryStrategy": "tier_per_attempt",
+    "SameChannelRetries": 0,
+    "BlockedWords": "",
+    "ModelFallbacks": {},
+    "AutoGroups": [],
+    "AllParkedWaitMax": 3,
+    "AllowPrivateUpstreams": "auto",
+    "ModelTimeouts": {},
 }
 
 
@@ -128,6 +136,56 @@ def test_flags_are_words_or_booleans(raw, expected):
 def test_other_flags_are_refused_by_name(raw):
     with pytest.raises(OptionError, match=r"^Flag: .* is not true or false"):
         FLAG.parse(raw)
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "stored"),
+    [
+        ("RetryStrategy", " exhaust_tier ", "exhaust_tier"),
+        ("AllowPrivateUpstreams", True, "on"),  # YAML reads a bare on as true
+        ("AllowPrivateUpstreams", False, "off"),
+        ("BlockedWords", " one \r\n\ntwo\none", "one\ntwo"),
+        ("AutoGroups", "vip, default\nvip", ["vip", "default"]),
+        ("AutoGroups", ["vip", "default"], ["vip", "default"]),
+        ("ModelFallbacks", {"a": "b", "c": ["d", "e", "d"]}, {"a": ["b"], "c": ["d", "e"]}),
+        ("ModelFallbacks", '{"a": ["b"]}', {"a": ["b"]}),
+        ("ModelFallbacks", " ", {}),
+        ("ModelTimeouts", {"o1*": {"idle": 2.5}}, {"o1*": {"idle": 2.5}}),
+        ("ModelTimeouts", '{"o1*": {"total": 0}}', {"o1*": {"total": 0}}),
+    ],
+)
+def test_structured_values_are_kept_in_their_tidy_form(name, raw, stored):
+    spec = OPTIONS[name]
+
+    assert spec.stored(raw) == stored
+    assert spec.stored(stored) == stored
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "problem"),
+    [
+        ("RetryStrategy", "best", "'best' is not tier_per_attempt or untried_first or exhaust"),
+        ("RetryStrategy", 1, "1 is not tier_per_attempt"),
+        ("AllowPrivateUpstreams", "yes", "'yes' is not auto or on or off"),
+        ("BlockedWords", ["a"], "wanted a text"),
+        ("BlockedWords", "x" * 100_001, "wanted a text of at most 100000 characters"),
+        ("AutoGroups", {"a": 1}, "wanted a list of names"),
+        ("AutoGroups", [1], "wanted a list of names"),
+        ("AutoGroups", ["a\x00"], "is not a name of at most 200 characters"),
+        ("ModelFallbacks", [], "wanted a mapping, such as {gpt-4o: "),
+        ("ModelFallbacks", "{", "wanted JSON of a mapping"),
+        ("ModelFallbacks", {"a": 1}, "a: wanted a list of models"),
+        ("ModelFallbacks", {"a": ["b", "a"]}, "a: it names itself"),
+        ("ModelTimeouts", {"a": {}}, "a: wanted time limits"),
+        ("ModelTimeouts", {"a*b": {"idle": 1}}, r"a\*b: a \* may stand at the end only"),
+        ("ModelTimeouts", {"a": {"idel": 1}}, "a: unknown limit 'idel'; known: connect"),
+        ("ModelTimeouts", {"a": {"idle": -1}}, "a: idle is not a number of seconds to 86400"),
+        ("ModelTimeouts", {"a": {"idle": True}}, "a: idle is not a number of seconds"),
+    ],
+)
+def test_wrong_structured_values_are_refused_by_name(name, raw, problem):
+    with pytest.raises(OptionError, match=f"^{name}: .*{problem}"):
+        OPTIONS[name].parse(raw)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def channel_form(*keys: dict[str, Any], initial: int = 0, **fields: Any) -> dict
         "weight": "0",
         "status": "enabled",
         "key_mode": "random",
+        "health_scope": "channel",
         "timeouts": "",
         "status_code_mapping": "",
         "settings": "",
@@ -265,7 +266,7 @@ def test_history_says_who_changed_what(client: Client) -> None:
 
 def test_history_holds_no_secret() -> None:
     excluded = {
-        Channel: {"settings"},
+        Channel: {"settings", "header_override", "proxy"},
         ChannelKey: {"value", "value_hash"},
         Token: {"key_hash"},
         User: {"password"},

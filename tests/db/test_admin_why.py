@@ -8,6 +8,7 @@ from django.test import Client
 from billing_app.models import User
 from billing_app.services import token_create
 from relay_app.admin.why import DECISIONS, request_id_in
+from relay_app.core.attempts import NEXT_KEY, NEXT_MODEL, SAME_CHANNEL
 from relay_app.core.retry import RULES
 from relay_app.models import RequestLog
 from tests.support.admin_rows import channel, operator, request_log, signed_in
@@ -130,7 +131,34 @@ def test_page_wants_the_permission_to_see_requests(row: RequestLog) -> None:
 
 
 def test_every_decision_has_words() -> None:
-    assert {rule.reason for rule in RULES} <= DECISIONS.keys()
+    others = {NEXT_KEY.reason, SAME_CHANNEL.reason, NEXT_MODEL.reason}
+
+    assert {rule.reason for rule in RULES} | others <= DECISIONS.keys()
+
+
+def test_page_says_why_no_further_attempt_followed(client: Client) -> None:
+    row = request_log(channels=[channel("first")], status=503, stop_reason="no attempts left")
+
+    page = client.get(f"/admin/why/?id={row.request_id}").content.decode()
+
+    assert "Why no further attempt followed:</strong> The budget of attempts" in page
+
+
+def test_page_of_a_request_that_was_answered_has_no_such_line(
+    client: Client, row: RequestLog
+) -> None:
+    assert "stop-reason" not in client.get(f"/admin/why/?id={row.request_id}").content.decode()
+
+
+def test_page_names_the_model_that_the_upstream_was_asked_for(client: Client) -> None:
+    row = request_log(channels=[channel("first"), channel("second")], request_model="gpt-4o")
+    row.attempts.filter(number=1).update(upstream_model="gpt-4o-2024-11-20")
+    row.attempts.filter(number=2).update(upstream_model="gpt-4o")
+
+    page = client.get(f"/admin/why/?id={row.request_id}").content.decode()
+
+    assert page.count("asked for model") == 1
+    assert "asked for model gpt-4o-2024-11-20" in page
 
 
 def test_id_is_taken_out_of_error_texts() -> None:

@@ -286,6 +286,232 @@ tokens:
     assert lines == ["+ user bob", "+ token bob/ci", "~ token alice/ci: enabled true -> false"]
 
 
+EVERYTHING = """
+groups:
+  - {name: default, user_groups: [default]}
+  - {name: vip}
+auto_groups: [vip, default]
+channels:
+  - name: c
+    type: simulated
+    keys: [{key: sk-limited, limits: {rpm: 5, tpm: 0}}]
+    model_mapping: {gpt-4o: gpt-4o-2024-11-20}
+    param_override: {temperature: 0}
+    header_override: {X-Team: relay}
+    fault_domain: eu
+    proxy: http://user:password@proxy:3128
+    supports_prefill: true
+    health_scope: model
+    bill_upstream_model: true
+    limits: {rpm: 100, tpm: 0, concurrency: 5}
+users: [{name: op, staff: true, group: auto}]
+tokens:
+  - name: t
+    user: op
+    key: sk-t
+    group: auto
+    cross_group_retry: true
+    specific_channel: c
+    allow_ips: [203.0.113.7, 10.1.0.0/8]
+    rpm: 1
+    tpm: 2
+    concurrency: 3
+"""
+
+
+def test_every_key_of_a_row_reaches_its_column(apply: Any) -> None:
+    apply(EVERYTHING)
+
+    channel = Channel.objects.get()
+    assert channel.model_mapping == {"gpt-4o": "gpt-4o-2024-11-20"}
+    assert channel.param_override == {"temperature": 0}
+    assert channel.header_override == {"X-Team": "relay"}
+    assert (channel.fault_domain, channel.health_scope) == ("eu", "model")
+    assert (channel.supports_prefill, channel.bill_upstream_model) == (True, True)
+    assert channel.proxy == "http://user:password@proxy:3128"
+    assert channel.limits == {"rpm": 100, "concurrency": 5}
+    assert channel.keys.get().limits == {"rpm": 5}
+    token = Token.objects.get()
+    assert (token.group, token.cross_group_retry, token.specific_channel) == ("auto", True, "c")
+    assert token.allow_ips == ["203.0.113.7", "10.0.0.0/8"]
+    assert (token.rpm, token.tpm, token.concurrency) == (1, 2, 3)
+    assert Group.objects.get(name="default").user_groups == ["default"]
+    assert Option.objects.get(name="AutoGroups").value == ["vip", "default"]
+    assert User.objects.get().group == "auto"
+    assert apply(EVERYTHING) == ["no changes"]
+
+
+def test_changes_of_proxies_and_headers_are_told_without_their_values(apply: Any) -> None:
+    apply(EVERYTHING)
+
+    lines = apply(
+        """
+channels:
+  - name: c
+    proxy: socks5://user:password@other
+    header_override: {X-Team: other-password}
+    supports_prefill: null
+    keys: [{key: sk-limited, limits: {rpm: 6}}]
+tokens: [{name: t, user: op, allow_ips: [10.0.0.1], specific_channel: ""}]
+"""
+    )
+
+    assert lines == [
+        "~ channel c: header_override changed, proxy changed, supports_prefill true -> null,"
+        " keys +0 -0 ~1",
+        "~ token op/t: specific_channel c -> '', allow_ips +1 -2",
+    ]
+
+
+def test_limits_and_addresses_of_the_same_meaning_change_nothing(apply: Any) -> None:
+    apply(EVERYTHING)
+    Channel.objects.update(limits={"rpm": 100, "tpm": 0, "concurrency": 5})
+    Token.objects.update(allow_ips=["10.0.0.0/8", "203.0.113.7/32"])
+
+    assert apply(EVERYTHING) == ["no changes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("auto_groups: [vip, vpi]", "auto_groups[1]: no group 'vpi'; did you mean vip?"),
+        ("auto_groups: [auto]", "auto_groups[0]: no group 'auto'"),
+        ("options: {AutoGroups: [vpi]}", "options.AutoGroups[0]: no group 'vpi'; did you mean"),
+        ("groups: [{name: auto}]", "groups[0].name: auto stands for all of AutoGroups"),
+        ("channels: [{name: c, type: simulated, groups: [auto]}]", "channels[0].groups: no gro"),
+        (
+            "tokens: [{name: t, user: alice, key: k, specific_channel: c}]",
+            "tokens[0].specific_channel: user 'alice' is not staff, as it must be for this",
+        ),
+        (
+            "users: [{name: op, staff: false}]\n"
+            "tokens: [{name: t, user: op, key: k, specific_channel: c}]",
+            "tokens[0].specific_channel: user 'op' is not staff",
+        ),
+        (
+            "tokens: [{name: t, user: op, key: k, specific_channel: present1}]",
+            "tokens[0].specific_channel: no channel 'present1'; did you mean present?",
+        ),
+        ("channels: [{name: present, proxy: {kept: true}}]", "channels[0].proxy: the channel has"),
+        (
+            "channels: [{name: present, header_override: {X-A: {kept: true}}}]",
+            "channels[0].header_override.X-A: the channel has nothing here that could be kept;"
+            " write it out",
+        ),
+        (
+            f"channels: [{{name: present, keys: [{{hash: {'a' * 64}}}]}}]",
+            "channels[0].keys[0]: the channel has no key with this hash; write the key out",
+        ),
+    ],
+)
+def test_what_refers_to_nothing_is_refused(apply: Any, text: str, problem: str) -> None:
+    Group.objects.create(name="vip")
+    Channel.objects.create(name="present", provider="simulated")
+    Channel.objects.create(name="c", provider="simulated")
+    if "name: c," in text:
+        Channel.objects.filter(name="c").delete()
+    User.objects.create(username="alice")
+    User.objects.create(username="op", is_staff=True)
+
+    (found,) = refused(apply, text)
+
+    assert found.startswith(problem)
+
+
+def test_a_specific_channel_may_be_of_the_same_file_and_its_user_become_staff(apply: Any) -> None:
+    User.objects.create(username="alice")
+
+    lines = apply(
+        """
+channels: [{name: c, type: simulated}]
+users: [{name: alice, staff: true}]
+tokens: [{name: t, user: alice, key: k, specific_channel: c}]
+"""
+    )
+
+    assert lines[-1] == "+ token alice/t"
+
+
+def test_references_that_went_away_do_not_matter_while_they_stay(apply: Any) -> None:
+    apply(EVERYTHING)
+    Channel.objects.all().delete()
+    Group.objects.all().delete()
+    User.objects.update(is_staff=False, group="gone")
+
+    assert apply(
+        "users: [{name: op, group: gone}]\n"
+        "tokens: [{name: t, user: op, group: auto, specific_channel: c}]"
+    ) == ["no changes"]
+
+
+def test_user_groups_of_nobody_are_pointed_out(tmp_path: Path) -> None:
+    file = tmp_path / "relay.yaml"
+    file.write_text(
+        "version: 1\ngroups: [{name: vip}, {name: g, user_groups: [vpi, later]}, {name: later}]"
+    )
+    err = io.StringIO()
+
+    call_command("apply_config", str(file), stdout=io.StringIO(), stderr=err)
+
+    assert err.getvalue() == (
+        f"note: {file}: groups[1].user_groups: no user is in 'vpi' yet; did you mean vip?\n"
+    )
+
+
+def test_a_preset_comes_first_and_options_of_the_file_outrank_it(apply: Any) -> None:
+    assert apply("preset: resilient\noptions: {RetryTimes: 5}") == [
+        "~ option RetryTimes: 0 -> 5",
+        "~ option RetryStrategy: tier_per_attempt -> untried_first",
+        "~ option SameChannelRetries: 0 -> 1",
+    ]
+    assert apply("preset: resilient\noptions: {RetryTimes: 5}") == ["no changes"]
+    assert apply("preset: newapi")[0] == "~ option RetryTimes: 5 -> 0"
+
+
+def test_without_a_preset_the_defaults_stay(apply: Any) -> None:
+    apply(EVERYTHING)
+
+    assert set(Option.objects.values_list("name", flat=True)) == {"AutoGroups"}
+
+
+def test_new_rows_are_in_the_history_and_the_snapshot_hears_of_them(
+    apply: Any, django_capture_on_commit_callbacks: Any
+) -> None:
+    with django_capture_on_commit_callbacks(execute=True):
+        apply(EVERYTHING)
+
+    for model in (Channel, ChannelKey, Group, User, Token, Option):
+        histories: Any = model
+        assert set(histories.history.values_list("history_type", flat=True)) == {"+"}
+    changes = {change.section: change.row_ids for change in SnapshotChange.objects.all()}
+    assert changes["channels"] == [Channel.objects.get().pk]
+    assert changes["tokens"] == [Token.objects.get().pk]
+    assert changes["users"] == [User.objects.get().pk]
+
+
+def test_a_row_that_fails_late_undoes_everything(apply: Any) -> None:
+    """The last table refuses: nothing of those before it is kept."""
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE billing_app_token RENAME COLUMN tpm TO other")
+
+    with pytest.raises(CommandError, match="the database says"):
+        apply(EVERYTHING)
+
+    assert not Channel.objects.exists()
+    assert not ChannelKey.objects.exists()
+    assert not Option.objects.exists()
+    assert not Channel.history.exists()
+
+
+def test_a_secret_that_nothing_opens_is_one_line(apply: Any, settings: Any) -> None:
+    apply(EVERYTHING)
+    settings.RELAY_ENCRYPTION_KEYS = ["MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="]
+
+    (line,) = refused(apply, "channels: [{name: c, priority: 1}]")
+
+    assert line.startswith("Channel.proxy can't be decrypted")
+
+
 def test_nothing_secret_is_printed(apply: Any) -> None:
     lines = apply(FULL) + apply(
         "channels: [{name: primary, keys: [sk-hidden], settings: {password: sk-hidden}}]\n"
@@ -316,6 +542,20 @@ def test_old_faults_of_fields_that_are_not_named_do_not_matter(apply: Any) -> No
 
     assert apply("channels: [{name: old, priority: 1, models: [m], enabled: true}]") == [
         "~ channel old: models +1 -0, priority 0 -> 1"
+    ]
+
+
+def test_options_that_are_lists_or_mappings_are_told_briefly(apply: Any) -> None:
+    apply("groups: [{name: a}, {name: b}]\nauto_groups: [a]")
+
+    assert apply(
+        "auto_groups: [b, a]\n"
+        "options: {ModelFallbacks: {a: [b]}, IdleTimeout: 7, TotalTimeout: 2.5}"
+    ) == [
+        "~ option ModelFallbacks: changed",
+        "~ option IdleTimeout: 30 -> 7",
+        "~ option TotalTimeout: 600 -> 2.5",
+        "~ option AutoGroups: [a] -> [b, a]",
     ]
 
 
@@ -365,6 +605,23 @@ def test_an_unchanged_file_costs_the_same_few_queries_at_any_size(apply: Any) ->
     assert len(queries) < 40
 
 
+def test_large_files_show_progress(tmp_path: Path) -> None:
+    rows = "".join(f"  - {{name: c{n}, type: simulated}}\n" for n in range(501))
+    file = tmp_path / "relay.yaml"
+    shown = []
+    for channels in (rows, rows.replace("}", ", priority: 1}"), "  []"):
+        file.write_text(f"version: 1\nchannels:\n{channels}")
+        err = io.StringIO()
+        call_command("apply_config", str(file), prune=True, stdout=io.StringIO(), stderr=err)
+        shown += [line for line in err.getvalue().splitlines() if not line.startswith("note")]
+
+    assert shown == [
+        "500 of 501 channels",
+        "500 of 501 changed rows",
+        "500 of 501 channels deleted",
+    ]
+
+
 @pytest.mark.django_db(transaction=True)
 def test_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
     rows = "".join(f"  - {{name: c{n}, type: simulated, groups: [g]}}\n" for n in range(200))
@@ -389,3 +646,43 @@ def test_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
     assert sorted(outputs)[1:] == ["no changes\n"] * 2
     assert Channel.objects.count() == 200
     assert SnapshotChange.objects.filter(section="channels").count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_files_that_disagree_are_applied_one_after_the_other(tmp_path: Path) -> None:
+    """Whichever comes last, the rows are all of the same file."""
+    problems: list[BaseException] = []
+
+    def run(priority: int) -> None:
+        rows = "".join(
+            f"  - {{name: c{n}, type: simulated, priority: {priority}, keys: [sk-{priority}],"
+            f" groups: [g{priority}]}}\n"
+            for n in range(60)
+        )
+        file = tmp_path / f"relay{priority}.yaml"
+        file.write_text(f"version: 1\ngroups: [{{name: g{priority}}}]\nchannels:\n{rows}")
+        try:
+            for _ in range(3):
+                call_command(
+                    "apply_config",
+                    str(file),
+                    prune=True,
+                    stdout=io.StringIO(),
+                    stderr=io.StringIO(),
+                )
+        except BaseException as error:  # noqa: BLE001 - told in the main thread
+            problems.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(priority,)) for priority in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert problems == []
+    (last,) = set(Channel.objects.values_list("priority", flat=True))
+    assert list(Group.objects.values_list("name", flat=True)) == [f"g{last}"]
+    assert {key.value for key in ChannelKey.objects.all()} == {f"sk-{last}"}
+    assert Channel.groups.through.objects.count() == Channel.objects.count() == 60

@@ -50,6 +50,33 @@ def test_defaults_are_the_group_of_the_user_all_models_and_no_end() -> None:
     assert (token.group, token.model_names, token.expires_at) == ("", [], None)
 
 
+def test_limits_and_a_channel_of_its_own() -> None:
+    User.objects.filter(username="alice").update(is_staff=True)
+
+    create(
+        group="auto",
+        cross_group=True,
+        channel="c",
+        allow_ips="203.0.113.7, 10.1.2.3/8",
+        rpm=60,
+        tpm=100_000,
+        concurrency=4,
+    )
+
+    token = Token.objects.get()
+    assert (token.group, token.cross_group_retry, token.specific_channel) == ("auto", True, "c")
+    assert token.allow_ips == ["203.0.113.7", "10.0.0.0/8"]
+    assert (token.rpm, token.tpm, token.concurrency) == (60, 100_000, 4)
+
+
+def test_without_limits_there_are_none() -> None:
+    create()
+
+    token = Token.objects.get()
+    assert (token.cross_group_retry, token.specific_channel, token.allow_ips) == (False, "", [])
+    assert (token.rpm, token.tpm, token.concurrency) == (0, 0, 0)
+
+
 def test_an_end_in_the_past_is_pointed_out() -> None:
     _, err = create(expires="2020-01-01")
 
@@ -76,15 +103,31 @@ def test_models_that_nobody_serves_are_pointed_out() -> None:
         ({"name": " "}, "--name: ' ' is not a text that is not empty"),
         ({"name": "x" * 101}, f"--name: '{'x' * 60}…' is longer than 100 characters"),
         ({"models": "a*b"}, "--models[0]: 'a*b' has a * that is not at its end"),
+        ({"channel": "c"}, "--channel is for staff; user 'alice' is not"),
+        (
+            {"allow_ips": "10.0.0.1,x"},
+            "--allow-ips[1]: 'x' is not an IP address or a network like 10.0.0.0/8",
+        ),
+        ({"rpm": -1}, "--rpm: -1 is not a whole number from 0 to 2147483647"),
+        ({"tpm": 2**31}, "--tpm: 2147483648 is not a whole number from 0 to 2147483647"),
+        ({"concurrency": -1}, "--concurrency: -1 is not a whole number from 0 to 2147483647"),
         ({"expires": "soon"}, "--expires: 'soon' is not a date-time like 2027-01-31T12:00:00Z"),
     ],
 )
-def test_refusals_are_one_line(options: dict[str, str], reason: str) -> None:
+def test_refusals_are_one_line(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(CommandError) as caught:
         create(**options)
 
     assert str(caught.value) == reason
     assert not Token.objects.exists()
+
+
+def test_a_channel_that_is_not_there_is_refused() -> None:
+    User.objects.filter(username="alice").update(is_staff=True)
+    Channel.objects.create(name="primary", provider="simulated")
+
+    with pytest.raises(CommandError, match="no channel 'primry'; did you mean primary"):
+        create(channel="primry")
 
 
 def test_a_name_is_used_once_per_user() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from billing_app.models import Token, User
-from channels_app.models import Channel
+from channels_app.models import Channel, Option
+from channels_app.presets import PRESETS
+from channels_app.services import options_set
 from relayproject import demo
 
 pytestmark = pytest.mark.django_db
@@ -36,6 +38,7 @@ def test_a_first_start_makes_everything() -> None:
     assert "demo data made" in told
     assert "curl -i http://h/v1/chat/completions" in told
     assert password not in told
+    assert dict(Option.objects.values_list("name", "value")) == PRESETS["resilient"]
 
 
 def test_a_second_start_makes_nothing_and_helps_with_a_lost_password() -> None:
@@ -48,6 +51,15 @@ def test_a_second_start_makes_nothing_and_helps_with_a_lost_password() -> None:
     assert "demo data found" in told
     assert "manage.py changepassword root-user" in told
     assert "curl -i" in told
+
+
+def test_a_second_start_leaves_options_as_they_are() -> None:
+    set_up()
+    options_set(values={"RetryTimes": 1})
+
+    set_up()
+
+    assert Option.objects.get(name="RetryTimes").value == 1
 
 
 @pytest.mark.parametrize(

@@ -168,12 +168,12 @@ def address(client) -> tuple[str, int]:
     return "127.0.0.1", int(client.url.rpartition(":")[2])
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "zstd", "br", "nonsense", "gzip, gzip"])
-def test_a_compressed_body_is_refused(judge, encoding):
+@pytest.mark.parametrize("encoding", ["br", "nonsense", "gzip, br"])
+def test_an_unknown_encoding_is_refused(judge, encoding):
     body = gzip.compress(GOOD)
     response = judge.client.post(body, headers={"Content-Encoding": encoding})
 
-    judge.check(response, 415, "unsupported_content_encoding", encoding)
+    judge.check(response, 415, "unsupported_content_encoding", encoding.split()[-1])
 
 
 def test_identity_is_no_compression(judge):

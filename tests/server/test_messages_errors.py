@@ -102,7 +102,7 @@ def test_a_body_that_is_too_large(world, settings):
 def test_an_unexpected_fault(world, monkeypatch):
     from relay_app import pipeline
 
-    monkeypatch.setattr(pipeline, "find_route", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr(pipeline, "find_routes", lambda *a, **k: 1 / 0)
 
     told = assert_told(world.ready().messages(), 500, "api_error", "internal_error")
 

@@ -322,13 +322,16 @@ def test_a_break_after_the_finish_is_a_proper_end(world, end):
     assert world.log(response.headers["x-request-id"]).outcome == "ok"
 
 
-def test_usage_after_the_finish_is_passed_on_and_logged(world):
+@pytest.mark.parametrize("asked", [True, False])
+def test_usage_after_the_finish_is_passed_on_to_those_who_asked(world, asked):
     pieces = [chunk("x"), chunk(finish="stop"), USAGE, DONE]
     world.channel("a", stream(pieces))
 
-    response = ask(world)
+    response = ask(world, **({"stream_options": {"include_usage": True}} if asked else {}))
 
-    assert response.content == b"".join(pieces)
+    [seen] = world.upstream.seen
+    assert seen.json["stream_options"] == {"include_usage": True}
+    assert response.content == b"".join(pieces if asked else pieces[:2] + pieces[3:])
     log = world.log(response.headers["x-request-id"])
     assert (log.input_tokens, log.output_tokens) == (7, 9)
 

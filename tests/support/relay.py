@@ -28,6 +28,7 @@ class LiveRelay:
             http=BoundedHeadProtocol,
             log_config=None,
             lifespan="on",
+            proxy_headers=False,
             timeout_graceful_shutdown=2,
         )
         self._server = uvicorn.Server(config)

@@ -244,18 +244,21 @@ def stream(
     pieces: Iterable[bytes],
     *,
     gap_s: float = 0.0,
+    delay_s: float = 0.0,
     gate: Gate | None = None,
     end: str = "proper",
     headers: dict[str, str] | None = None,
 ) -> Action:
     """A chunked event stream; `end` is proper, cut (no last chunk), reset or stall.
 
+    Nothing at all comes for `delay_s`.
     With a `gate`, each piece after the first waits for it, and so does the end.
     """
     parts = list(pieces)
     fields = {"Content-Type": "text/event-stream", **(headers or {})}
 
     async def act(connection: Connection) -> None:
+        await asyncio.sleep(delay_s)
         lines = ["HTTP/1.1 200 OK", "Transfer-Encoding: chunked"]
         lines += [f"{name}: {value}" for name, value in fields.items()]
         await connection.send("\r\n".join([*lines, "", ""]).encode())

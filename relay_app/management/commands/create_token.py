@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -15,10 +15,15 @@ from billing_app.models import User
 from billing_app.services import token_create
 from channels_app.core.routing import model_matches
 from channels_app.models import Channel, Group
-from relay_app.config_fields import Check, Place, list_of, model_name, moment, nearest, shown, text
-from relay_app.config_plan import names_in
+from relay_app.config_fields import Check, Place, integer, moment, nearest, shown, text
+from relay_app.config_plan import AUTO, names_in
+from relay_app.config_rows import ADDRESSES, MODELS
 
-MODELS = list_of(model_name, example="gpt-4o")
+LIMITS = {
+    "rpm": "requests a minute",
+    "tpm": "tokens a minute",
+    "concurrency": "requests at once",
+}
 
 
 class Command(BaseCommand):
@@ -33,12 +38,19 @@ class Command(BaseCommand):
         parser.add_argument("--group", default="", help="default: the user's group")
         parser.add_argument("--models", default="", help="such as gpt-4o,claude-*; default: all")
         parser.add_argument("--expires", help="such as 2027-01-31T12:00:00Z; default: never")
+        parser.add_argument(
+            "--cross-group", action="store_true", help="group auto: go on to the next group"
+        )
+        parser.add_argument("--channel", default="", help="the only one it uses; staff only")
+        parser.add_argument("--allow-ips", default="", help="such as 203.0.113.7,10.0.0.0/8")
+        for limit, meaning in LIMITS.items():
+            parser.add_argument(f"--{limit}", type=int, default=0, help=f"{meaning}; 0: no limit")
 
     def handle(self, *, user: str, name: str, group: str, models: str, **options: Any) -> None:
         """Create the token; whatever is wrong becomes one line and exit code 1."""
-        words = [word for word in models.split(",") if word.strip()]
-        names = tuple(_checked(MODELS, words, at="--models"))
+        names = tuple(_checked(MODELS, _words(models), at="--models"))
         expires_at: datetime | None = _checked(moment, options["expires"], at="--expires")
+        limits = _limits(options)
         try:
             with transaction.atomic():
                 owner = _user(user)
@@ -48,6 +60,8 @@ class Command(BaseCommand):
                     group=_group(group),
                     models=names,
                     expires_at=expires_at,
+                    specific_channel=_channel(options["channel"], owner),
+                    **limits,
                 )
         except ValidationError as error:
             raise CommandError(" ".join(error.messages)) from None
@@ -70,6 +84,19 @@ def _checked(check: Check, value: object, *, at: str) -> Any:
     return found
 
 
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word.strip()]
+
+
+def _limits(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the token is limited to, by the names of its columns."""
+    return {
+        "cross_group_retry": options["cross_group"],
+        "allow_ips": _checked(ADDRESSES, _words(options["allow_ips"]), at="--allow-ips"),
+        **{name: _checked(integer(0), options[name], at=f"--{name}") for name in LIMITS},
+    }
+
+
 def _user(name: str) -> User:
     user = User.objects.filter(username=User.normalize_username(name)).first()
     if user is None:
@@ -85,8 +112,19 @@ def _free_name(name: str, owner: User) -> str:
 
 
 def _group(name: str) -> str:
-    if name and not Group.objects.filter(name=name).exists():
+    if name not in ("", AUTO) and not Group.objects.filter(name=name).exists():
         raise CommandError(_unknown("group", name, Group.objects.values_list("name", flat=True)))
+    return name
+
+
+def _channel(name: str, owner: User) -> str:
+    if not name:
+        return ""
+    if not owner.is_staff:
+        raise CommandError(f"--channel is for staff; user {owner.username!r} is not")
+    if not Channel.objects.filter(name=name).exists():
+        known = Channel.objects.values_list("name", flat=True)
+        raise CommandError(_unknown("channel", name, known))
     return name
 
 

@@ -1,0 +1,194 @@
+"""The state store: what relay processes share through Redis or Valkey. Sole user of its client.
+
+Decisions are scripts (`lua/`), each atomic and on the store's own clock. All keys begin with
+`relay:`. Whoever calls decides what happens while the store is away: calls raise within
+`COMMAND_S`, and are never repeated here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+
+from channels_app.core.rates import (
+    LIMITS,
+    SLOT_WAIT_MS,
+    WINDOW_MS,
+    Answer,
+    Claim,
+    End,
+    Granted,
+    Meter,
+    Refused,
+    Renew,
+    Room,
+    Take,
+)
+
+# Connecting and answering together. Slower than this, counting alone serves clients better.
+COMMAND_S = 0.25
+
+PREFIX = "relay:"
+CHECK_KEY = f"{PREFIX}check"
+
+LUA = Path(__file__).parent / "lua"
+
+Command: TypeAlias = Take | End | Renew
+
+# What such a store, or the way to it, raises.
+StoreError = (RedisError, OSError, TimeoutError)
+
+
+def connect(url: str) -> redis.Redis:
+    """Return a client that waits `COMMAND_S` at most and repeats nothing; connects when used."""
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=COMMAND_S,
+        socket_connect_timeout=COMMAND_S,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script and the name under which the store keeps it."""
+
+    text: str
+    sha: str
+
+    @classmethod
+    def read(cls, name: str) -> Script:
+        """Return the script in `lua/NAME.lua`."""
+        text = (LUA / f"{name}.lua").read_text()
+        return cls(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One run of a script."""
+
+    script: Script
+    keys: Sequence[str]
+    arguments: Sequence[str | int]
+
+
+async def run_scripts(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
+    """Return the replies of `calls`, sent in order in one round trip.
+
+    A script that the store does not know (a fresh one) is loaded and run again, out of order.
+    Raises a `StoreError` when any of them failed; the others may have run.
+    """
+    async with asyncio.timeout(COMMAND_S):
+        replies = await _send(client, calls)
+        missing = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if missing:
+            for script in {calls[at].script for at in missing}:
+                await client.script_load(script.text)
+            again = await _send(client, [calls[at] for at in missing])
+            for at, reply in zip(missing, again, strict=True):
+                replies[at] = reply
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+async def _send(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
+    async with client.pipeline(transaction=False) as pipe:
+        for call in calls:
+            pipe.evalsha(call.script.sha, len(call.keys), *call.keys, *call.arguments)
+        return await pipe.execute(raise_on_error=False)
+
+
+class RateStore:
+    """The shared count of rate limits; the rules are those of `core.rates.Rates`.
+
+    `now_ms` stands in for the store's clock in tests that compare the two.
+    """
+
+    take_script = Script.read("rates_take")
+    end_script = Script.read("rates_end")
+    renew_script = Script.read("rates_renew")
+
+    def __init__(self, client: redis.Redis, *, lease_ms: int) -> None:
+        self._client = client
+        self._lease_ms = lease_ms
+
+    async def run(
+        self, commands: Sequence[Command], *, now_ms: int | None = None
+    ) -> list[Answer | None]:
+        """Return the answer to each `Take`, None to the others; all in one round trip.
+
+        Raises a `StoreError`; whether the commands were carried out is then not known.
+        """
+        now = "" if now_ms is None else now_ms
+        replies = await run_scripts(self._client, [self._call(each, now) for each in commands])
+        return [
+            _answer(command, reply) if isinstance(command, Take) else None
+            for command, reply in zip(commands, replies, strict=True)
+        ]
+
+    async def check(self) -> None:
+        """Return when the store takes writes, which one that is full or a replica does not."""
+        async with asyncio.timeout(COMMAND_S):
+            await self._client.set(CHECK_KEY, 1, px=1000)
+
+    async def disconnect(self) -> None:
+        """Drop connections; late replies on them must not be read as answers to others."""
+        await self._client.connection_pool.disconnect()
+
+    def _call(self, command: Command, now: str | int) -> Call:
+        if isinstance(command, Take):
+            options = (now, command.hold_id, self._lease_ms, WINDOW_MS, SLOT_WAIT_MS)
+            limits = [limit for meter in command.meters for limit in _limits(meter)]
+            return Call(self.take_script, _keys(command.meters), (*options, *limits))
+        if isinstance(command, End):
+            taken = (command.hold_id, command.at_ms // 1000, command.requests)
+            return Call(self.end_script, _keys(command.meters), (*taken, *command.token_changes))
+        hold_ids = [hold_id for hold_id, _ in command.leases]
+        slots = [slots_key(name) for _, name in command.leases]
+        return Call(self.renew_script, slots, (now, self._lease_ms, *hold_ids))
+
+
+def window_key(name: str) -> str:
+    """Return the key of a meter's requests and tokens of the last minute."""
+    return f"{PREFIX}window:{name}"
+
+
+def slots_key(name: str) -> str:
+    """Return the key of a meter's leases."""
+    return f"{PREFIX}slots:{name}"
+
+
+def _keys(meters: Claim) -> list[str]:
+    return [key for meter in meters for key in (window_key(meter.name), slots_key(meter.name))]
+
+
+def _limits(meter: Meter) -> tuple[int, int, int, int]:
+    limits = meter.limits
+    return limits.rpm, limits.tpm, limits.concurrency, meter.reserved
+
+
+def _answer(take: Take, reply: list[int]) -> Answer:
+    """Read the reply of rates_take.lua."""
+    is_granted, at_ms, meter, limit, wait_ms, *numbers = reply
+    rooms = tuple(_room(numbers[at : at + 4]) for at in range(0, len(numbers), 4))
+    if is_granted:
+        return Granted(at_ms=at_ms, rooms=rooms)
+    return Refused(
+        meter=take.meters[meter - 1].name, limit=LIMITS[limit - 1], wait_ms=wait_ms, rooms=rooms
+    )
+
+
+def _room(numbers: list[int]) -> Room:
+    requests, tokens, slots = (None if number < 0 else number for number in numbers[:3])
+    return Room(requests=requests, tokens=tokens, slots=slots, reset_ms=numbers[3])

@@ -1,0 +1,166 @@
+"""The OpenAI Responses dialect: requests, answers, stream events, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from relay_app.core.error_body import read_error
+from relay_app.core.types import AnswerFacts, EventFacts
+from relay_app.dialects.base import (
+    BodyError,
+    Envelope,
+    ErrorParts,
+    Incoming,
+    count_in,
+    decode_envelope,
+)
+from relay_app.dialects.openai_base import (
+    OpenAIDialect,
+    checked_model,
+    dumped,
+    error_object,
+    object_in,
+    read_object,
+    text_in,
+    usage_in,
+)
+
+FAILED = frozenset({"error", "response.failed"})
+FINISHED = frozenset({"response.completed", "response.incomplete"})
+# Fields of events that carry a part of the answer, a whole part, or a piece of an image.
+CARRIERS = ("delta", "text", "refusal", "arguments", "input", "code", "partial_image_b64")
+# Fields of items and their parts that do.
+ITEM_CARRIERS = ("name", "content", "summary", "text", "refusal", "arguments", "input", "code")
+# Items of these kinds say nothing until something is in them.
+FILLED_LATER = frozenset({"message", "reasoning"})
+
+NOTHING = EventFacts()
+SOMETHING = EventFacts(is_meaningful=True)
+
+
+class _Request(msgspec.Struct):
+    model: str | None = None
+    stream: bool | None = None
+    max_output_tokens: msgspec.Raw = msgspec.Raw(b"")
+
+
+_decode_request = msgspec.json.Decoder(_Request)
+
+
+class OpenAIResponses(OpenAIDialect):
+    """POST /v1/responses. Its streams end in an event that only the upstream can write."""
+
+    def read_request(self, incoming: Incoming) -> Envelope:
+        request: _Request = decode_envelope(_decode_request, incoming.body)
+        if request.model is None:
+            raise BodyError(
+                "model is missing; the relay routes by it, so send it also beside a prompt or"
+                " previous_response_id",
+                param="model",
+            )
+        return Envelope(
+            model=checked_model(request.model),
+            is_stream=bool(request.stream),
+            max_output_tokens=count_in(request.max_output_tokens),
+        )
+
+    def read_answer(self, body: bytes, content_type: str = "application/json") -> AnswerFacts:
+        answer = read_object(body)
+        if answer is None:
+            return AnswerFacts(is_readable=False, is_error=read_error(body).is_error)
+        status, says_something = text_in(answer, "status"), _has_output(answer)
+        is_told = bool(answer.get("error")) or read_error(body).is_error
+        if status == "failed" or (is_told and not says_something):
+            return AnswerFacts(is_error=True)
+        usage = usage_in(answer)
+        is_spent = usage is not None and usage.output_tokens > 0
+        # Other statuses are answers without output: queued in the background, cut short.
+        is_empty = status in ("", "completed") and not says_something and not is_spent
+        return AnswerFacts(is_empty=is_empty, model=text_in(answer, "model"), usage=usage)
+
+    def read_event(self, data: bytes | None, name: bytes) -> EventFacts:
+        if data is None:
+            return NOTHING
+        if data.strip() == b"[DONE]":  # not OpenAI's own, but that of some compatible servers
+            return EventFacts(is_last=True)
+        event = read_object(data)
+        if event is None:
+            is_error = name == b"error" or read_error(data).is_error
+            return EventFacts(is_error=is_error, is_malformed=not is_error)
+        kind = text_in(event, "type") or name.decode("ascii", "replace")
+        if kind in FAILED or name == b"error":
+            return EventFacts(is_error=True)
+        if kind in FINISHED:
+            return _end(event, is_normal=kind == "response.completed")
+        if kind.startswith("response.output_item."):
+            is_done = kind.endswith(".done")
+            return SOMETHING if _is_said(event.get("item"), is_done=is_done) else NOTHING
+        if any(event.get(field) for field in CARRIERS) or _is_filled(event.get("part")):
+            return SOMETHING
+        is_error = not kind.startswith("response.") and read_error(data).is_error
+        model = text_in(object_in(event, "response"), "model")
+        return EventFacts(is_error=is_error, model=model) if is_error or model else NOTHING
+
+    def error_event(self, parts: ErrorParts) -> bytes:
+        """Return it in both forms there are: documented flat, sent (and read) nested."""
+        problem = error_object(parts)
+        document = {
+            "type": "error",
+            "code": problem["code"],
+            "message": problem["message"],
+            "param": problem["param"],
+            "sequence_number": 0,  # the number of the last event is not known here
+            "error": problem,
+        }
+        return b"event: error\ndata: " + dumped(document) + b"\n\n"
+
+
+def _end(event: dict[str, Any], *, is_normal: bool) -> EventFacts:
+    """Return what the last event says; its response holds the whole answer once more."""
+    response = object_in(event, "response")
+    return EventFacts(
+        is_meaningful=_has_output(response),
+        is_finish=True,
+        is_normal_finish=is_normal,
+        is_complete=True,
+        model=text_in(response, "model"),
+        usage=usage_in(response),
+    )
+
+
+def _has_output(response: dict[str, Any]) -> bool:
+    output = response.get("output")
+    if isinstance(output, list):
+        return any(_is_said(item, is_done=True) for item in output)
+    return bool(output)
+
+
+def _is_said(item: object, *, is_done: bool) -> bool:
+    """Return whether an output item carries a part of the answer as it stands.
+
+    The upstream's own tools say nothing before they are done, nor does reasoning that is
+    encrypted from its beginning: what follows may take as long as the first word.
+    """
+    if not isinstance(item, dict):
+        return bool(item)
+    if _is_filled(item):
+        return True
+    if item.get("type") in FILLED_LATER:
+        return is_done and bool(item.get("encrypted_content"))
+    return is_done
+
+
+def _is_filled(part: object) -> bool:
+    """Return whether an item, or a part of one, holds something."""
+    if not isinstance(part, dict):
+        return False
+    for name in ITEM_CARRIERS:
+        value = part.get(name)
+        if isinstance(value, list):
+            if any(_is_filled(inner) or isinstance(inner, str) for inner in value):
+                return True
+        elif value:
+            return True
+    return False

@@ -1,0 +1,145 @@
+"""Limits, addresses, groups and the one channel of a token in its form."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from billing_app.models import Token, User
+from billing_app.services import token_create
+from tests.db.test_admin_forms import errors
+from tests.support.admin_rows import channel, operator, signed_in, token_form
+
+pytestmark = pytest.mark.django_db
+
+ADD = "/admin/billing_app/token/add/"
+
+
+@pytest.fixture
+def client() -> Client:
+    return signed_in(operator())
+
+
+@pytest.fixture
+def alice() -> User:
+    return User.objects.create_user("alice")
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "stored"),
+    [
+        ("group", "auto", "auto"),
+        ("cross_group_retry", "on", True),
+        ("allow_ips", "203.0.113.7\r\n10.1.2.3/8", ["203.0.113.7", "10.0.0.0/8"]),
+        ("allow_ips", "", []),
+        ("rpm", "60", 60),
+        ("tpm", "", 0),
+        ("concurrency", "3", 3),
+    ],
+)
+def test_a_field_is_stored(
+    client: Client, alice: User, field: str, typed: str, stored: object
+) -> None:
+    client.post(ADD, token_form(alice, **{field: typed}))
+
+    assert getattr(Token.objects.get(), field) == stored
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("allow_ips", "10.0.0.256", "is not an IP address or a network like 10.0.0.0/8"),
+        ("allow_ips", "example.com", "is not an IP address"),
+        ("rpm", "-1", "greater than or equal to 0"),
+        ("tpm", "99999999999", "less than or equal to 2147483647"),
+        ("concurrency", "many", "Enter a whole number."),
+        ("specific_channel", "primry", "There is no channel 'primry'; did you mean primary?"),
+        ("specific_channel", "primary", "Only for staff, which user 'alice' is not."),
+        ("group", "nowhere", "Select a valid choice."),
+    ],
+)
+def test_a_value_that_the_relay_would_not_take_is_refused_at_its_field(
+    client: Client, alice: User, field: str, value: str, error: str
+) -> None:
+    channel("primary", keys=0)
+
+    response = client.post(ADD, token_form(alice, **{field: value}))
+
+    assert error in " ".join(errors(response)[field])
+    assert not Token.objects.exists()
+
+
+def test_a_token_of_staff_may_have_one_channel(client: Client) -> None:
+    channel("primary", keys=0)
+    staff = User.objects.create_user("bob", is_staff=True)
+
+    client.post(ADD, token_form(staff, specific_channel=" primary "))
+
+    assert Token.objects.get().specific_channel == "primary"
+
+
+def test_a_token_with_a_channel_does_not_go_to_somebody_who_is_not_staff(
+    client: Client, alice: User
+) -> None:
+    channel("primary", keys=0)
+    staff = User.objects.create_user("bob", is_staff=True)
+    token, _ = token_create(user=staff, name="t", specific_channel="primary")
+    url = f"/admin/billing_app/token/{token.pk}/change/"
+
+    refused = client.post(url, token_form(alice, specific_channel="primary"))
+
+    assert "specific_channel" in errors(refused)
+
+
+def test_what_was_stored_and_is_not_true_any_more_hinders_no_other_change(
+    client: Client, alice: User
+) -> None:
+    """The channel is gone, and its owner is no longer staff."""
+    token, _ = token_create(user=alice, name="t", specific_channel="gone")
+    url = f"/admin/billing_app/token/{token.pk}/change/"
+
+    client.post(url, token_form(alice, specific_channel="gone", rpm="5"))
+
+    token.refresh_from_db()
+    assert (token.rpm, token.specific_channel) == (5, "gone")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "fields"),
+    [
+        ("rates", {"rpm": 1}),
+        ("rates", {"concurrency": 1}),
+        ("models", {"models": ("m",)}),
+        ("addresses", {"allow_ips": ["10.0.0.1"]}),
+        ("channel", {"specific_channel": "c"}),
+        ("expires", {"expires_at": timezone.now() + timedelta(days=1)}),
+    ],
+)
+def test_the_list_filters_by_restriction(
+    client: Client, alice: User, chosen: str, fields: dict[str, Any]
+) -> None:
+    token_create(user=alice, name="plain")
+    special, _ = token_create(user=alice, name="special", **fields)
+
+    response = client.get(f"/admin/billing_app/token/?restriction={chosen}")
+
+    assert list(response.context["cl"].result_list) == [special]
+
+
+def test_the_list_filters_by_the_word_for_several_groups(client: Client, alice: User) -> None:
+    token_create(user=alice, name="plain")
+    auto, _ = token_create(user=alice, name="auto", group="auto")
+
+    page = client.get("/admin/billing_app/token/?group=auto")
+
+    assert list(page.context["cl"].result_list) == [auto]
+
+
+def test_an_account_may_have_several_groups(client: Client, alice: User) -> None:
+    page = client.get(f"/admin/billing_app/user/{alice.pk}/change/").content.decode()
+
+    assert "auto: those of option AutoGroups, in order" in page
