@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError
 
 from channels_app.core.rates import (
     LIMITS,
@@ -44,9 +44,6 @@ LUA = Path(__file__).parent / "lua"
 
 Command: TypeAlias = Take | End | Renew
 
-# What such a store, or the way to it, raises.
-StoreError = (RedisError, OSError, TimeoutError)
-
 
 def connect(url: str) -> redis.Redis:
     """Return a client that waits `COMMAND_S` at most and repeats nothing; connects when used."""
@@ -72,6 +69,12 @@ class Script:
         return cls(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
+RATES_TAKE = Script.read("rates_take")
+RATES_END = Script.read("rates_end")
+RATES_RENEW = Script.read("rates_renew")
+SCRIPTS = (RATES_TAKE, RATES_END, RATES_RENEW)
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One run of a script."""
@@ -84,14 +87,13 @@ class Call:
 async def run_scripts(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
     """Return the replies of `calls`, sent in order in one round trip.
 
-    A script that the store does not know (a fresh one) is loaded and run again, out of order.
-    Raises a `StoreError` when any of them failed; the others may have run.
+    Raises RedisError, OSError or TimeoutError when any of them failed; the others may have run.
     """
     async with asyncio.timeout(COMMAND_S):
         replies = await _send(client, calls)
         missing = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if missing:
-            for script in {calls[at].script for at in missing}:
+        if missing:  # a fresh store; it gets all scripts, or the next call would change places
+            for script in SCRIPTS:
                 await client.script_load(script.text)
             again = await _send(client, [calls[at] for at in missing])
             for at, reply in zip(missing, again, strict=True):
@@ -115,10 +117,6 @@ class RateStore:
     `now_ms` stands in for the store's clock in tests that compare the two.
     """
 
-    take_script = Script.read("rates_take")
-    end_script = Script.read("rates_end")
-    renew_script = Script.read("rates_renew")
-
     def __init__(self, client: redis.Redis, *, lease_ms: int) -> None:
         self._client = client
         self._lease_ms = lease_ms
@@ -128,7 +126,7 @@ class RateStore:
     ) -> list[Answer | None]:
         """Return the answer to each `Take`, None to the others; all in one round trip.
 
-        Raises a `StoreError`; whether the commands were carried out is then not known.
+        Raises like `run_scripts`; whether the commands were carried out is then not known.
         """
         now = "" if now_ms is None else now_ms
         replies = await run_scripts(self._client, [self._call(each, now) for each in commands])
@@ -150,13 +148,13 @@ class RateStore:
         if isinstance(command, Take):
             options = (now, command.hold_id, self._lease_ms, WINDOW_MS, SLOT_WAIT_MS)
             limits = [limit for meter in command.meters for limit in _limits(meter)]
-            return Call(self.take_script, _keys(command.meters), (*options, *limits))
+            return Call(RATES_TAKE, _keys(command.meters), (*options, *limits))
         if isinstance(command, End):
             taken = (command.hold_id, command.at_ms // 1000, command.requests)
-            return Call(self.end_script, _keys(command.meters), (*taken, *command.token_changes))
+            return Call(RATES_END, _keys(command.meters), (*taken, *command.token_changes))
         hold_ids = [hold_id for hold_id, _ in command.leases]
         slots = [slots_key(name) for _, name in command.leases]
-        return Call(self.renew_script, slots, (now, self._lease_ms, *hold_ids))
+        return Call(RATES_RENEW, slots, (now, self._lease_ms, *hold_ids))
 
 
 def window_key(name: str) -> str:

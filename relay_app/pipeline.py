@@ -14,28 +14,44 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import httpx
 
 from billing_app.core.types import TokenView
+from channels_app.core.rates import Refused
 from channels_app.core.routing import RoutingTable
 from channels_app.core.types import Failure, FailureClass
 from relay_app import attempt
 from relay_app.attempt import Answer
+from relay_app.claims import (
+    KEY,
+    limit_words,
+    rate_headers,
+    room_wait_s,
+    step_claim,
+    token_claim,
+    used_tokens,
+)
 from relay_app.core.attempts import AttemptLoop, Rolls, Step, telling_failure
 from relay_app.core.classify import map_status
+from relay_app.core.estimate import estimate_tokens
 from relay_app.core.limits import limits_of
 from relay_app.core.types import Call, Tried
 from relay_app.dialects.base import Dialect
 from relay_app.errors import (
+    RateLimitExceeded,
     RelayError,
+    UpstreamCapacity,
     UpstreamFailed,
     UpstreamTimeout,
     UpstreamUnreachable,
 )
+from relay_app.limiter import Hold, Limiter
 from relay_app.request_log import RequestRecord
 from relay_app.routes import find_routes
 from relay_app.shaping import upstream_model
@@ -63,21 +79,35 @@ async def relay(
     routing: RoutingTable,
     dialect: Dialect,
     transports: Mapping[str, httpx.AsyncBaseTransport],
+    limiter: Limiter,
     record: RequestRecord,
 ) -> Answer:
     """Return the answer of the first attempt that gives one; note each in `record`.
 
     Raises RelayError: the upstream's own failure, or why nothing could be sent.
     """
+    models = find_routes(routing, token=token, model=call.model, dialect=call.endpoint.dialect)
+    if token.has_rates:
+        await _admit(call, token, limiter=limiter, record=record)
+    options = routing.options
     loop = AttemptLoop(
-        models=find_routes(routing, token=token, model=call.model, dialect=call.endpoint.dialect),
-        options=routing.options,
+        models=models,
+        options=options,
         started_s=clock.now_s(),
         has_specific_channel=bool(token.specific_channel),
     )
-    while step := loop.next_step(now_s=clock.now_s(), rolls=_roll(), turn=next(_turns)):
+    room = RoomWait(longest_s=options.all_parked_wait_max)
+    while True:
+        step = loop.next_step(now_s=clock.now_s(), rolls=_roll(), turn=next(_turns))
+        if step is None:
+            if await room.wait_for(loop):
+                continue
+            break
         if step.wait_s:
             await clock.sleep(step.wait_s)
+        hold = await _take_room(call, step, loop=loop, limiter=limiter)
+        if isinstance(hold, Refused):
+            continue
         began_s = clock.now_s()
         try:
             outcome = await attempt.send(
@@ -85,12 +115,16 @@ async def relay(
                 step,
                 transport=transports.get(step.channel.provider, transports["http"]),
                 dialect=dialect,
-                limits=limits_of(step.channel, routing.options, step.model),
+                limits=limits_of(step.channel, options, step.model),
                 last_failure=loop.failures[-1] if loop.failures else None,
             )
         except asyncio.CancelledError:
             _note(record, step, began_s, failure=ABORTED, decision="client gone")
+            if hold:
+                hold.end()
             raise
+        if hold:
+            _end_with(outcome, hold)
         if isinstance(outcome, Answer):
             record.group = step.group
             _note(record, step, began_s, status=outcome.status, decision="answered")
@@ -98,8 +132,73 @@ async def relay(
         failure = map_status(outcome, step.channel.status_map)
         decision = loop.failed(failure, now_s=clock.now_s())
         _note(record, step, began_s, failure=failure, decision=decision.reason)
-    record.stop_reason = loop.stop_reason
+    record.stop_reason = loop.stop_reason or "all full"
     return _last_resort(loop)
+
+
+async def _admit(call: Call, token: TokenView, *, limiter: Limiter, record: RequestRecord) -> None:
+    """Count the request against its token's limits, until `record` ends; raise
+    RateLimitExceeded."""
+    taken = await limiter.take(token_claim(token, tokens=_tokens(call)))
+    record.rate_headers = rate_headers(token, taken.rooms[0])
+    if isinstance(taken, Refused):
+        raise RateLimitExceeded(
+            f"this token may make {limit_words(token, taken.limit)};"
+            f" try again in {math.ceil(taken.wait_s)} s",
+            retry_after_s=taken.wait_s,
+        )
+    record.hold = taken
+
+
+async def _take_room(
+    call: Call, step: Step, *, loop: AttemptLoop, limiter: Limiter
+) -> Hold | Refused | None:
+    """Take what the step needs of its channel and key; tell the loop if there is no room."""
+    if step.channel.rates is None and (step.key is None or step.key.rates is None):
+        return None
+    taken = await limiter.take(step_claim(step, tokens=_tokens(call)))
+    if isinstance(taken, Refused):
+        loop.refused(
+            is_key=taken.meter.startswith(KEY), room_at_s=clock.now_s() + room_wait_s(taken)
+        )
+    return taken
+
+
+def _end_with(outcome: Answer | Failure, hold: Hold) -> None:
+    """End `hold` now, or with the stream that goes on."""
+    if isinstance(outcome, Failure):
+        hold.end(0)
+    elif outcome.stream is None:
+        hold.end(used_tokens(outcome.usage))
+    else:
+        outcome.stream.on_end.append(lambda stream: hold.end(used_tokens(stream.usage)))
+
+
+def _tokens(call: Call) -> int:
+    return estimate_tokens(
+        call.body, content_type=call.content_type, max_output_tokens=call.max_output_tokens
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class RoomWait:
+    """How long a request has waited for channels that are all full; `longest_s` in all."""
+
+    longest_s: float
+    until_s: float | None = None
+
+    async def wait_for(self, loop: AttemptLoop) -> bool:
+        """Wait until one that was full may have room; return False if that is too far off."""
+        room_at_s, now_s = loop.room_at_s, clock.now_s()
+        if room_at_s is None:
+            return False
+        if self.until_s is None:
+            self.until_s = now_s + self.longest_s
+        if room_at_s > self.until_s:
+            return False
+        await clock.sleep(max(0.0, room_at_s - now_s))
+        loop.forget_full()
+        return True
 
 
 def _roll() -> Rolls:
@@ -147,6 +246,10 @@ def _final_error(loop: AttemptLoop) -> RelayError:
     if failure is not None:
         return UpstreamFailed(failure)
     attempts = len(loop.failures)
+    if not loop.failures and loop.room_at_s is not None:
+        wait_s = max(1.0, loop.room_at_s - clock.now_s())
+        text = f"all channels for this model are at their limits; try again in {wait_s:.0f} s"
+        return UpstreamCapacity(text, retry_after_s=wait_s)
     if loop.failures and loop.failures[-1].failure_class is FailureClass.TIMEOUT:
         return UpstreamTimeout(f"no upstream answered in time ({attempts} attempts)")
     return UpstreamUnreachable(f"no upstream gave an answer ({attempts} attempts)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -14,9 +14,11 @@ import structlog
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 
 from billing_app.core.types import TokenView
+from relay_app.claims import used_tokens
 from relay_app.core.redact import cut
 from relay_app.core.types import Tried, Usage
 from relay_app.database_thread import DatabaseThread
+from relay_app.limiter import Hold
 from relay_app.models import Attempt, RequestLog
 
 log = structlog.get_logger(__name__)
@@ -60,6 +62,9 @@ class RequestRecord:
     # The group that served, where it is not the token's own; why attempts ended.
     group: str = ""
     stop_reason: str = ""
+    # What it counts against its token's limits while it goes on, and what is left of them.
+    hold: Hold | None = None
+    rate_headers: Mapping[str, str] = field(default_factory=dict)
     duration_s: float = 0.0
 
     @property
@@ -73,6 +78,9 @@ class RequestRecord:
             return False
         self.status, self.outcome, self.message = status, outcome, message
         self.duration_s = time.monotonic() - self.started_s
+        if self.hold is not None:
+            is_answered = any(tried.failure is None for tried in self.attempts)
+            self.hold.end(used_tokens(self.usage) if is_answered else 0)
         return True
 
     @property

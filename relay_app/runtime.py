@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import httpx
 from django.conf import settings
 
+from relay_app.limiter import Limiter
 from relay_app.providers.simulated import SimulatedTransport
 from relay_app.request_log import LogWriter
 from relay_app.snapshot import SnapshotFeed
@@ -20,6 +21,7 @@ class Runtime:
 
     feed: SnapshotFeed
     log_writer: LogWriter
+    limiter: Limiter
     transports: Mapping[str, httpx.AsyncBaseTransport]
 
 
@@ -41,10 +43,12 @@ async def open_runtime() -> Runtime:
     runtime = Runtime(
         feed=feed,
         log_writer=LogWriter(),
+        limiter=Limiter(settings.REDIS_URL),
         transports={"http": http, "simulated": SimulatedTransport()},
     )
     await runtime.feed.start()
     runtime.log_writer.start()
+    runtime.limiter.start()
     _runtime = runtime
     return runtime
 
@@ -64,4 +68,5 @@ async def close_runtime() -> None:
     await runtime.feed.stop()
     for transport in runtime.transports.values():
         await transport.aclose()
+    await runtime.limiter.close()
     await runtime.log_writer.close()

@@ -59,7 +59,7 @@ class AnswerStream:
         self.dropped_events = 0
         self._malformed_in_a_row = 0
         self._good_s = sent_s  # when the last event came that was not malformed
-        self.on_end: Callable[[AnswerStream], None] | None = None
+        self.on_end: list[Callable[[AnswerStream], None]] = []
         self._response = response
         self._chunks = aiter(_body(response))
         self._dialect = dialect
@@ -156,8 +156,8 @@ class AnswerStream:
                 count=self.dropped_events,
             )
         await self._response.stream.aclose()  # type: ignore[union-attr]  # async always
-        if self.on_end is not None:
-            self.on_end(self)
+        for hear in self.on_end:
+            hear(self)
 
     # -- before the commit point ---------------------------------------------------
 

@@ -19,6 +19,31 @@ register_converter(GeminiModelAlone, "gemini_model_alone")
 register_converter(GeminiContentMethod, "gemini_content")
 register_converter(GeminiEmbedMethod, "gemini_embed")
 
+
+def _gemini(version: str) -> tuple[Endpoint, ...]:
+    """Return Gemini's endpoints under one version of its API; SDKs differ in their default."""
+    return (
+        Endpoint(
+            name="gemini",
+            dialect="gemini",
+            path=f"{version}/<gemini_model:model>:<gemini_content:method>",
+            upstream_path="/{model}:{method}",
+        ),
+        Endpoint(
+            name="gemini_embeddings",
+            dialect="gemini_embeddings",
+            path=f"{version}/<gemini_model:model>:<gemini_embed:method>",
+            upstream_path="/{model}:{method}",
+        ),
+        Endpoint(
+            name="gemini_count",
+            dialect="gemini_count",
+            path=f"{version}/<gemini_model:model>:countTokens",
+            upstream_path="/{model}:countTokens",
+        ),
+    )
+
+
 ENDPOINTS = (
     Endpoint(
         name="chat",
@@ -104,34 +129,19 @@ ENDPOINTS = (
         path="v1/messages/count_tokens",
         upstream_path="/messages/count_tokens",
     ),
-    Endpoint(
-        name="gemini",
-        dialect="gemini",
-        path="v1beta/<gemini_model:model>:<gemini_content:method>",
-        upstream_path="/{model}:{method}",
-    ),
-    Endpoint(
-        name="gemini_embeddings",
-        dialect="gemini_embeddings",
-        path="v1beta/<gemini_model:model>:<gemini_embed:method>",
-        upstream_path="/{model}:{method}",
-    ),
-    Endpoint(
-        name="gemini_count",
-        dialect="gemini_count",
-        path="v1beta/<gemini_model:model>:countTokens",
-        upstream_path="/{model}:countTokens",
-    ),
+    *_gemini("v1beta"),
+    *_gemini("v1"),
 )
 
 MODELS = Endpoint(name="models", dialect="openai", path="v1/models", upstream_path="")
+MODEL = Endpoint(name="model", dialect="openai", path="v1/models/<path:model>", upstream_path="")
 GEMINI_MODELS = Endpoint(name="models", dialect="gemini", path="v1beta/models", upstream_path="")
 GEMINI_MODEL = Endpoint(
     name="model", dialect="gemini", path="v1beta/<gemini_model_alone:model>", upstream_path=""
 )
 NO_MESSAGES = Endpoint(name="unknown", dialect="anthropic", path="", upstream_path="")
 NO_GEMINI = Endpoint(name="unknown", dialect="gemini", path="", upstream_path="")
-MODEL_LISTS = (MODELS, GEMINI_MODELS, GEMINI_MODEL)
+MODEL_LISTS = (MODELS, MODEL, GEMINI_MODELS, GEMINI_MODEL)
 
 urlpatterns = [
     *(path(e.path, views.RelayView.as_view(endpoint=e)) for e in ENDPOINTS),

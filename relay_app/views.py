@@ -73,6 +73,8 @@ class DialectView(AsyncAPIView):
         if not isinstance(response, StreamResponse):
             self._end(status=response.status_code, outcome="ok")
         response["X-Relay-Attempts"] = str(len(self.record.attempts))
+        for name, value in self.record.rate_headers.items():
+            response[name] = value
         if self.dialect.request_id_header:
             response[self.dialect.request_id_header] = self.record.request_id
 
@@ -131,6 +133,7 @@ class RelayView(DialectView):
             routing=self.snapshot.routing,
             dialect=self.dialect,
             transports=self.runtime.transports,
+            limiter=self.runtime.limiter,
             record=self.record,
         )
         return self._respond(answer)
@@ -190,7 +193,7 @@ class RelayView(DialectView):
                 body = framing.whole(body, answer.content_type)
             return HttpResponse(body, status=answer.status, content_type=content_type)
         self.record.ttft_s = answer.stream.ttft_s
-        answer.stream.on_end = self._stream_ended
+        answer.stream.on_end.append(self._stream_ended)
         return StreamResponse(
             answer.stream, content_type=content_type, headers=STREAM_HEADERS, framing=framing
         )
@@ -210,14 +213,17 @@ class RelayView(DialectView):
 class ModelsView(DialectView):
     """GET of the names that this token may use, or of one of them.
 
-    Anthropic's SDKs ask under OpenAI's path; their version header tells them apart.
+    Anthropic's and Google's SDKs ask under OpenAI's path too; their headers tell them apart.
     """
 
     @property
     def dialect(self) -> Dialect:
-        is_anthropic = "HTTP_ANTHROPIC_VERSION" in self.relay_request.META
-        name = self.endpoint.dialect
-        return DIALECTS["anthropic" if is_anthropic and name == "openai" else name]
+        name, meta = self.endpoint.dialect, self.relay_request.META
+        if name == "openai" and "HTTP_ANTHROPIC_VERSION" in meta:
+            name = "anthropic"
+        elif name == "openai" and "HTTP_X_GOOG_API_KEY" in meta:
+            name = "gemini"
+        return DIALECTS[name]
 
     async def get(self, request: Request) -> HttpResponseBase:
         """Return them in the dialect's list form, or the one that the path names."""

@@ -75,6 +75,28 @@ def relay(django_db_setup: None, django_db_blocker: Any) -> Iterator[LiveRelay]:
         relay.stop()
 
 
+@pytest.fixture(scope="session")
+def state_store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a state store: `REDIS_URL`, or a Valkey of the session's own."""
+    from relayproject import valkey
+    from relayproject.children import Supervisor
+
+    if os.environ.get("REDIS_URL"):
+        yield os.environ["REDIS_URL"]
+        return
+    supervisor = Supervisor()
+    yield valkey.start(supervisor, data_dir=tmp_path_factory.mktemp("state-store")).url
+    supervisor.stop_all()
+
+
+@pytest.fixture
+def state_store(state_store_url: str) -> Iterator[str]:
+    """The address of a state store without keys of the relay."""
+    delete_state(state_store_url)
+    yield state_store_url
+    delete_state(state_store_url)
+
+
 class World:
     """Rows of one test and the client that uses them."""
 
@@ -136,6 +158,15 @@ def world(relay: LiveRelay, upstream: Upstream) -> Iterator[World]:
     world.client.http.close()
     relay.flush()
     empty_tables()
+
+
+def delete_state(url: str) -> None:
+    """Delete all keys of the relay from a state store."""
+    import redis
+
+    with redis.Redis.from_url(url) as client:
+        for key in client.scan_iter("relay:*"):
+            client.delete(key)
 
 
 def empty_tables() -> None:

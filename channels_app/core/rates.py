@@ -143,9 +143,7 @@ def ended(taken: Take, *, at_ms: int, tokens_used: int | None) -> End:
 def undone(taken: Take, *, at_ms: int) -> End:
     """Return the end of a hold that gives back all, as if it had never been taken."""
     changes = tuple(-meter.reserved for meter in taken.meters)
-    return End(
-        hold_id=taken.hold_id, meters=taken.meters, at_ms=at_ms, requests=-1, tokens=changes
-    )
+    return End(hold_id=taken.hold_id, meters=taken.meters, at_ms=at_ms, requests=-1, tokens=changes)
 
 
 @dataclass(slots=True)
@@ -169,10 +167,13 @@ class _State:
     buckets: list[_Bucket] = field(default_factory=list)
     leases: dict[str, int] = field(default_factory=dict)
 
-    def forget_old(self, now_ms: int) -> None:
-        # Also what lies far ahead: a clock that was set back must not close a meter for long.
-        self.buckets = [b for b in self.buckets if abs(now_ms - b.last_ms) < WINDOW_MS]
-        self.leases = {hold: end_ms for hold, end_ms in self.leases.items() if end_ms > now_ms}
+    def at(self, now_ms: int) -> _State:
+        """Return a copy without what is past."""
+        return _State(
+            # Nor what lies far ahead: a clock that was set back must not close a meter for long.
+            [bucket for bucket in self.buckets if abs(now_ms - bucket.last_ms) < WINDOW_MS],
+            {hold_id: end_ms for hold_id, end_ms in self.leases.items() if end_ms > now_ms},
+        )
 
     def wait_ms(
         self, count: Literal["requests", "tokens"], *, need: int, limit: int, now_ms: int
@@ -220,15 +221,15 @@ class Rates:
 
     def take(self, take: Take, *, now_ms: int) -> Answer:
         """Take from every meter of the claim, or from none, and return which."""
-        states = [self._states.setdefault(meter.name, _State()) for meter in take.meters]
+        states = [self._states.get(meter.name, _State()).at(now_ms) for meter in take.meters]
         refused: tuple[int, str, Limit] | None = None
         for meter, state in zip(take.meters, states, strict=True):
-            state.forget_old(now_ms)
             for limit, wait_ms in zip(LIMITS, _waits(meter, state, now_ms), strict=True):
                 if wait_ms > (refused[0] if refused else 0):
                     refused = (wait_ms, meter.name, limit)
         if refused is None:
             for meter, state in zip(take.meters, states, strict=True):
+                self._states[meter.name] = state
                 if meter.has_window:
                     state.add(tokens=meter.reserved, now_ms=now_ms)
                 if meter.limits.concurrency:

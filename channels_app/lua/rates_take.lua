@@ -65,8 +65,7 @@ for i = 1, #KEYS / 2 do
   meter.reserved = tonumber(ARGV[arg + 3])
   meter.held = 0
   if concurrency > 0 then
-    redis.call('ZREMRANGEBYSCORE', KEYS[2 * i], '-inf', now)
-    meter.held = redis.call('ZCARD', KEYS[2 * i])
+    meter.held = redis.call('ZCOUNT', KEYS[2 * i], '(' .. string.format('%d', now), '+inf')
   end
   local waits = {
     has_window and window_wait(meter, REQUESTS, 1, rpm) or 0,
@@ -86,6 +85,7 @@ if refused == 0 then
       redis.call('SET', KEYS[2 * i - 1], cmsgpack.pack(meter.buckets), 'PX', window)
     end
     if meter.concurrency > 0 then
+      redis.call('ZREMRANGEBYSCORE', KEYS[2 * i], '-inf', now)
       redis.call('ZADD', KEYS[2 * i], now + lease, hold)
       redis.call('PEXPIRE', KEYS[2 * i], lease)
       meter.held = meter.held + 1

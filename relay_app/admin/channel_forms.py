@@ -208,6 +208,8 @@ class ChannelKeyForm(forms.ModelForm[ChannelKey]):
         if "status" in self.fields:
             choices = [(s.value, s.label) for s in Status if s.value in kept]
             self.fields["status"].choices = choices  # type: ignore[attr-defined]  # a choice field
+        if "limits" in self.fields:
+            self.fields["limits"].widget.attrs["placeholder"] = '{"rpm": 60}'
         if "new_value" in self.fields and not self.instance.pk:
             self.fields["new_value"].widget.attrs["placeholder"] = "shown never again"
 

@@ -32,7 +32,7 @@ from relay_app.config_fields import nearest
 NUMBERS = {"int", "float"}
 # Edited as many lines of text, and what stands in an empty field as an example.
 EXAMPLES = {
-    "lines": "one a line",
+    "lines": "",
     "names": "default\nvip",
     "model_lists": '{"gpt-4o": ["gpt-4o-mini"]}',
     "model_timeouts": '{"o1*": {"first_token": 300}}',
@@ -206,7 +206,8 @@ def _widget(spec: OptionSpec) -> forms.Widget:
 
 def _bounds(spec: OptionSpec) -> str:
     if spec.kind in EXAMPLES:
-        return "" if spec.kind == "lines" else f"such as {' '.join(EXAMPLES[spec.kind].split())}"
+        is_text = spec.kind in {"lines", "names"}
+        return "one a line" if is_text else f"such as {EXAMPLES[spec.kind]}"
     if spec.kind not in NUMBERS:
         return ""
     if math.isinf(spec.high):

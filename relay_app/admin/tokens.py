@@ -30,6 +30,7 @@ from relay_app.admin.fields import GroupNameField, LimitField, NamesField, check
 from relay_app.admin.filters import GroupNameFilter
 from relay_app.config_fields import model_name, nearest, network, shown, text
 
+RATES = ("rpm", "tpm", "concurrency")
 STATE_COLOURS = {
     "active": "success",
     "disabled": "warning",
@@ -175,11 +176,10 @@ class TokenAdmin(HistoryAdmin):
         may_edit = obj is None or self.has_change_permission(request, obj)
         end = "expires_at" if may_edit else "expires"
         who: tuple[Any, ...] = ("user", "name")
-        rates = ("rpm", "tpm", "concurrency")
         return [
             (None, {"fields": who if obj is None else (*who, "masked", "created")}),
             ("What it may use", {"fields": ("group", "cross_group_retry", "model_names")}),
-            ("Limits", {"fields": ("is_enabled", "is_unlimited", end, rates)}),
+            ("Limits", {"fields": ("is_enabled", "is_unlimited", end, *RATES)}),
             (
                 "Where it may be used from, and special cases",
                 {"fields": ("allow_ips", "specific_channel"), "classes": ["collapse"]},

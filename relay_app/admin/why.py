@@ -44,6 +44,7 @@ DECISIONS = {
     "fault of the account": "The account is at fault, so another channel may do better.",
     "status not retryable": "The status is not among those that another attempt may cure.",
     "no channel left": "No other channel was left to ask.",
+    "all full": "All channels that were left were at their limits.",
     "no switches left": "No more changes of channel were allowed (MaxSwitchesPerRequest).",
     "total time limit": "The time for all attempts (option TotalTimeout) was over.",
 }

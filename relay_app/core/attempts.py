@@ -37,6 +37,7 @@ NOT_AGAIN = {FailureClass.TIMEOUT, FailureClass.CHANNEL_CONFIG}
 # Sends of one selection with further keys of its channel (spec 01 section 6).
 MAX_NEXT_KEYS = 3
 
+NO_CHANNEL = "no channel left"
 NEXT_KEY = Decision(is_retry=True, reason="next key")
 SAME_CHANNEL = Decision(is_retry=True, reason="same channel")
 NEXT_MODEL = Decision(is_retry=True, reason="model fallback")
@@ -133,13 +134,15 @@ class AttemptLoop:
         if step is not None:
             self._steps.append(step)
             return step
-        if self.room_at_s is None:
+        if self.room_at_s is None or reason != NO_CHANNEL:
             self._stop(reason)
         return None
 
     @property
     def room_at_s(self) -> float | None:
         """Return when the first of those that were full may have room; None: none was."""
+        if not self._may_go_on:
+            return None
         return min([*self._full_channels.values(), *self._full_keys.values()], default=None)
 
     def refused(self, *, is_key: bool, room_at_s: float) -> None:
@@ -309,7 +312,7 @@ class AttemptLoop:
                 walk.leave_group()
             elif channel is None:
                 no_switch = self._has_no_switch_left()
-                return None, "no switches left" if no_switch else "no channel left"
+                return None, "no switches left" if no_switch else NO_CHANNEL
             else:
                 return channel, ""
 

@@ -97,8 +97,8 @@ class EventFacts:
 
     `is_meaningful`: content, reasoning, a tool call or a refusal. `is_finish`: the
     answer has its proper end. `is_complete`: so has the stream, though some servers add a
-    mark at once. `is_last`: nothing follows. `is_usage_only`: tells the usage and nothing else. `counts_output`: the provider reports output
-    tokens. `is_malformed`: not of the dialect, to be dropped.
+    mark at once. `is_last`: nothing follows. `is_usage_only`: tells the usage and nothing
+    else. `is_malformed`: not of the dialect, to be dropped.
     """
 
     is_meaningful: bool = False

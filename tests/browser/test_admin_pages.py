@@ -163,6 +163,41 @@ def test_key_is_typed_and_never_shown_again(relay: LiveRelay, rows: dict[str, st
     assert [k.value for k in Channel.objects.get(name="c01").keys.all()][-1] == key
 
 
+def test_headers_and_a_proxy_are_typed_and_never_shown_again(
+    relay: LiveRelay, rows: dict[str, str]
+) -> None:
+    with browser_page(relay) as page:
+        page.goto(relay.url + rows["channel"])
+        assert not page.locator("[name=header_override]").is_visible()
+        page.click("summary:has-text('Changes to requests')")
+        page.fill("[name=header_override]", '{"X-Secret": "planted-header-0123"}')
+        page.click("summary:has-text('Proxy and special cases')")
+        page.fill("[name=new_proxy]", "http://u:planted-password@127.0.0.1:9")
+        page.click("button[name=_continue]")
+        page.wait_for_selector("text=was changed successfully")
+        assert "planted" not in page.content().replace("sk-planted", "")
+        assert '"X-Secret": "•••"' in page.input_value("[name=header_override]")
+        page.click("summary:has-text('Proxy and special cases')")
+        page.check("[name=is_proxy_removed]", force=True)
+        page.click("button[name=_continue]")
+        page.wait_for_selector("text=was changed successfully")
+
+    channel = Channel.objects.get(name="c01")
+    assert (channel.header_override, channel.proxy) == ({"X-Secret": "planted-header-0123"}, "")
+
+
+def test_a_part_of_the_form_with_an_error_is_open(relay: LiveRelay, rows: dict[str, str]) -> None:
+    with browser_page(relay, WIDTHS["phone"], "dark") as page:
+        page.goto(relay.url + rows["channel"])
+        page.click("summary:has-text('Limits and health')")
+        page.fill("[name=limits]", '{"rpn": 1}')
+        page.click("button[name=_continue]")
+        page.wait_for_selector("text=unknown key; did you mean rpm?")
+        assert page.locator("[name=limits]").is_visible()
+        assert not page.locator("[name=model_mapping]").is_visible()
+        assert not is_too_wide(page)
+
+
 def test_options_are_edited_as_fields(relay: LiveRelay, rows: dict[str, str]) -> None:
     with browser_page(relay) as page:
         page.goto(f"{relay.url}/admin/channels_app/option/")
@@ -172,12 +207,19 @@ def test_options_are_edited_as_fields(relay: LiveRelay, rows: dict[str, str]) ->
         assert "is not a status like 429" in line.inner_text()
         page.fill("[name=AutomaticRetryStatusCodes]", "429, 500-503")
         page.fill("[name=RetryTimes]", "3")
+        page.select_option("[name=RetryStrategy]", "exhaust_tier")
+        page.fill("[name=ModelFallbacks]", '{"a": ["b"]}')
         page.click("button[name=_save]")
-        page.wait_for_selector("text=Changed: RetryTimes, AutomaticRetryStatusCodes")
+        page.wait_for_selector("text=Changed: RetryTimes, AutomaticRetryStatusCodes, RetryStrategy")
         assert "changed" in page.locator("#option-RetryTimes").inner_text().lower()
 
     stored = {option.name: option.value for option in Option.objects.all()}
-    assert stored == {"RetryTimes": 3, "AutomaticRetryStatusCodes": "429,500-503"}
+    assert stored == {
+        "RetryTimes": 3,
+        "AutomaticRetryStatusCodes": "429,500-503",
+        "RetryStrategy": "exhaust_tier",
+        "ModelFallbacks": {"a": ["b"]},
+    }
 
 
 def test_token_is_made_and_its_key_shown_once(relay: LiveRelay, rows: dict[str, str]) -> None:

@@ -307,10 +307,7 @@ def test_counting_tokens(world, sdk):
     again = sdk.client.beta.messages.count_tokens(model="m", messages=MESSAGES, betas=["x"])
 
     assert (counted.input_tokens, again.input_tokens) == (2095, 2095)
-    assert [seen.target for seen in world.upstream.seen] == [
-        "/a/v1/messages/count_tokens",
-        "/a/v1/messages/count_tokens?beta=true",
-    ]
+    assert {seen.target for seen in world.upstream.seen} == {"/a/v1/messages/count_tokens"}
     assert_bodies_arrived(world, sdk)
 
 

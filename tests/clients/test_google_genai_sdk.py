@@ -458,3 +458,14 @@ def test_recorded_errors(world, sdk, recording, how):
 
     assert (raised.value.code, raised.value.status) == (problem["code"], problem["status"])
     assert raised.value.message.startswith(problem["message"][:40])
+
+
+def test_the_version_that_the_sdk_asks_for_by_itself(world):
+    """It is `v1` since 3.0, where OpenAI and Anthropic list their models too."""
+    channel(world, "a", answer(200, g.content("hello")))
+    world.ready()
+    client = genai.Client(api_key=world.key, http_options={"base_url": world.relay.url})
+
+    assert client.models.generate_content(model="m", contents="hi").text == "hello"
+    assert [model.name for model in client.models.list()] == ["models/m"]
+    assert client.models.get(model="m").name == "models/m"

@@ -67,8 +67,10 @@ def test_a_field_is_stored_and_kept_by_the_next_save(
     assert getattr(row, column) == stored
 
     form = client.get(page_of(row)).context["adminform"].form
-    shown = {name: form[name].value() or "" for name in form.fields}
-    client.post(page_of(row), channel_form(**{**shown, "weight": "7", "groups": []}))
+    shown = {name: form[name].value() for name in form.fields}
+    # A browser posts neither empty selections nor switches that are off.
+    posted = {name: v for name, v in shown.items() if v is not None and v is not False and v != []}
+    client.post(page_of(row), channel_form(**{**posted, "weight": "7"}))
 
     row.refresh_from_db()
     assert (getattr(row, column), row.weight) == (stored, 7)
@@ -77,7 +79,7 @@ def test_a_field_is_stored_and_kept_by_the_next_save(
 @pytest.mark.parametrize(
     ("field", "value", "error"),
     [
-        ("model_mapping", '{"a": "b", "b": "a"}', "leads back"),
+        ("model_mapping", '{"a": "b", "b": "a"}', "goes in a circle"),
         ("model_mapping", "[]", "is not a mapping of models"),
         ("param_override", '{"operations": [{"mode": "sett", "path": "x"}]}', "sett"),
         ("param_override", "[]", "is not a mapping of parameters"),
@@ -101,8 +103,6 @@ def test_a_value_that_the_relay_would_not_take_is_refused_at_its_field(
 
     assert error in " ".join(errors(response)[field])
     assert not Channel.objects.exists()
-    # The part of the page with the error is open.
-    assert error.split(":", maxsplit=1)[0] in response.content.decode()
 
 
 def test_header_values_are_masked_once_saved(client: Client) -> None:

@@ -323,6 +323,18 @@ def test_a_break_after_the_end_is_none(world, query, end):
 
 
 @FORMS
+def test_a_client_that_hangs_up_ends_the_upstreams_work(world, query):
+    channel(world, "a", stream(WHOLE[:1], end="stall"))
+    client = world.ready()
+
+    path = f"/v1beta/models/m:streamGenerateContent{query}"
+    with client.http.stream("POST", path, json=BODY) as response:
+        next(response.iter_raw())
+
+    assert world.upstream.seen[0].closed.wait(timeout=5)
+
+
+@FORMS
 def test_an_empty_stream_is_tried_again_then_passed_on(world, query):
     pieces = [g.finish(usageMetadata={"promptTokenCount": 3})]
     channel(world, "a", stream(pieces), priority=2)

@@ -179,6 +179,23 @@ def test_models_of_the_group_in_order_and_once(world):
     assert names(world.ready()) == ["a", "b", "m"]
 
 
+@pytest.mark.parametrize(
+    ("headers", "field", "value"),
+    [
+        ({}, "id", "m/1"),
+        ({"anthropic-version": "2023-06-01"}, "id", "m/1"),
+        ({"x-goog-api-key": "SAME"}, "name", "models/m/1"),
+    ],
+)
+def test_one_model_by_its_name(world, headers, field, value):
+    world.channel("a", model_names=["m/1"])
+    sent = {name: text.replace("SAME", world.key) for name, text in headers.items()}
+    client = world.ready()
+
+    assert client.http.get("/v1/models/m/1", headers=sent).json()[field] == value
+    assert client.http.get("/v1/models/m/2", headers=sent).status_code == 404
+
+
 def test_models_that_the_token_may_use(world):
     world.channel("a", model_names=["big", "small-1", "small-2", "mid"])
     world.token.model_names = ["small-*", "mid", "absent"]

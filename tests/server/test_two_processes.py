@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 import sys
+import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +17,7 @@ import httpx
 import pytest
 
 from tests.server.running import Serve, environment, manage, wait_for
-from tests.support.upstream import Upstream, answer, chat, error
+from tests.support.upstream import Gate, Upstream, answer, chat, error, held
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -38,7 +44,7 @@ def apply(serve: Serve, **config: object) -> None:
     assert CLIENT_KEY not in done.stdout + done.stderr
 
 
-def configure(serve: Serve, upstream: Upstream) -> None:
+def configure(serve: Serve, upstream: Upstream, **token: object) -> None:
     apply(
         serve,
         groups=[{"name": "default"}],
@@ -49,7 +55,7 @@ def configure(serve: Serve, upstream: Upstream) -> None:
             }
         ],
         users=[{"name": "alice"}],
-        tokens=[{"name": "t", "user": "alice", "key": CLIENT_KEY, "unlimited": True}],
+        tokens=[{"name": "t", "user": "alice", "key": CLIENT_KEY, "unlimited": True, **token}],
     )  # fmt: skip
 
 
@@ -88,6 +94,62 @@ def test_a_new_token_works_at_once_on_both(serve: Serve, upstream: Upstream) -> 
     made = manage("create_token", "--user", "alice", "--name", "n", env=environment(serve.data_dir))
 
     assert statuses(address, key=made.stdout.strip()) == {200}
+
+
+def rush(address: str, count: int) -> Counter[int]:
+    """Ask `count` times at once, each on a connection of its own; return the statuses."""
+    body, headers = {"model": "m", "messages": []}, {"Authorization": f"Bearer {CLIENT_KEY}"}
+
+    async def ask(client: httpx.AsyncClient) -> int:
+        path = f"{address}/v1/chat/completions"
+        return (await client.post(path, json=body, headers=headers)).status_code
+
+    async def ask_all() -> list[int]:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        async with httpx.AsyncClient(limits=limits, timeout=30) as client:
+            return await asyncio.gather(*(ask(client) for _ in range(count)))
+
+    return Counter(asyncio.run(ask_all()))
+
+
+def test_limits_of_a_token_hold_over_both(serve: Serve, upstream: Upstream) -> None:
+    """Of 200 requests at once exactly as many pass as a minute allows, and no more at a time
+    than may."""
+    address = serve.wait_ready()
+    upstream.script("a", answer(200, chat()))
+    configure(serve, upstream)
+    wait_for(lambda: statuses(address) == {200}, IN_USE_S)
+    upstream.seen.clear()
+    apply(serve, tokens=[{"name": "t", "user": "alice", "rpm": 100}])
+    time.sleep(IN_USE_S)
+
+    assert rush(address, 200) == {200: 100, 429: 100}
+    assert len(upstream.seen) == 100
+
+    gate = Gate()
+    upstream.script("a", held(answer(200, chat()), gate))
+    apply(serve, tokens=[{"name": "t", "user": "alice", "rpm": 0, "concurrency": 7}])
+    time.sleep(IN_USE_S)
+    thread = threading.Thread(target=lambda: (time.sleep(2), [gate.open() for _ in range(7)]))
+    thread.start()
+
+    assert rush(address, 200) == {200: 7, 429: 193}
+    thread.join()
+
+
+def test_requests_go_on_without_the_state_store(serve: Serve, upstream: Upstream) -> None:
+    address = serve.wait_ready()
+    upstream.script("a", answer(200, chat()))
+    configure(serve, upstream, rpm=1000, concurrency=100)
+    wait_for(lambda: statuses(address) == {200}, IN_USE_S)
+
+    [valkey] = serve.children()["valkey"]
+    os.kill(valkey, signal.SIGKILL)
+
+    assert rush(address, 50) == {200: 50}
+    wait_for(lambda: "rate limits count per process" in serve.output, 5)
+    wait_for(lambda: "rate limits are shared again" in serve.output, 20)
+    assert statuses(address) == {200}
 
 
 def test_keys_and_tokens_are_nowhere_in_clear(serve: Serve, upstream: Upstream) -> None:
