@@ -17,8 +17,6 @@ from django.conf import settings
 from django.core.management import get_commands, load_command_class
 from django.urls import resolve
 
-from relayproject import env
-
 ROOT = Path(__file__).resolve().parent.parent
 COMPOSE_TEXT = (ROOT / "docker-compose.yml").read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -57,39 +55,48 @@ def test_the_services_are_there() -> None:
     assert set(OURS) == {"migrate", "relay", "worker", "beat"}
 
 
-# -- variables -----------------------------------------------------------------------------
-
-
-def test_every_variable_of_the_compose_file_is_a_setting() -> None:
-    assert settings.configured
-    for service in OURS.values():
-        assert set(service["environment"]) <= env.known_names
-
-
-def test_every_setting_is_in_the_compose_file() -> None:
-    missing = [n for n in env.known_names - INTERNAL if not re.search(rf"\b{n}\b", COMPOSE_TEXT)]
-
-    assert missing == []
-
-
-def test_the_example_names_the_settings_and_what_compose_asks_for() -> None:
-    asked = {match[1] for match in re.finditer(r"\$\{(\w+)", COMPOSE_TEXT)}
-
-    assert names_in_example() == (env.known_names - INTERNAL) | asked
-
-
-def test_the_readme_names_every_setting() -> None:
-    section = (ROOT / "README.md").read_text().split("## Environment")[1].split("\n## ")[0]
-    named = re.findall(r"`([A-Z_]+)`", " ".join(re.findall(r"^\| (.*?) \|", section, re.MULTILINE)))
-
-    assert set(named) == env.known_names - INTERNAL
-
-
 def run(*command: str, **environ: str) -> subprocess.CompletedProcess[str]:
     kept = {"PATH": os.environ["PATH"], "RELAY_ENV_FILE": "", **environ}
     return subprocess.run(
         command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=60, check=False
     )
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The variables that the settings read: of a fresh process, since tests read others."""
+    program = "from relayproject import settings, env; print(*env.known_names)"
+    data_dir = str(tmp_path_factory.mktemp("data"))
+    done = run(sys.executable, "-c", program, **GIVEN, DATA_DIR=data_dir)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split()) - INTERNAL
+
+
+# -- variables -----------------------------------------------------------------------------
+
+
+def test_every_variable_of_the_compose_file_is_a_setting(known: set[str]) -> None:
+    for service in OURS.values():
+        assert set(service["environment"]) <= known
+
+
+def test_every_setting_is_in_the_compose_file(known: set[str]) -> None:
+    missing = [n for n in known if not re.search(rf"\b{n}\b", COMPOSE_TEXT)]
+
+    assert missing == []
+
+
+def test_the_example_names_the_settings_and_what_compose_asks_for(known: set[str]) -> None:
+    asked = {match[1] for match in re.finditer(r"\$\{(\w+)", COMPOSE_TEXT)}
+
+    assert names_in_example() == known | asked
+
+
+def test_the_readme_names_every_setting(known: set[str]) -> None:
+    section = (ROOT / "README.md").read_text().split("## Environment")[1].split("\n## ")[0]
+    named = re.findall(r"`([A-Z_]+)`", " ".join(re.findall(r"^\| (.*?) \|", section, re.MULTILINE)))
+
+    assert set(named) == known
 
 
 def test_the_settings_take_the_values_of_the_compose_file(tmp_path: Path) -> None:

@@ -217,20 +217,20 @@ async def test_a_hold_ends_once(limiter: Limiter) -> None:
 
 async def test_a_cancelled_request_frees_its_slot(limiter: Limiter) -> None:
     limited = meter(concurrency=1)
+    has_begun = asyncio.Event()
 
     async def request() -> None:
         holding = await hold(limiter, limited)
         try:
+            has_begun.set()
             await asyncio.Event().wait()
         finally:
             holding.end()
 
     task = asyncio.create_task(request())
+    await has_begun.wait()
+    await refused(limiter, limited)
 
-    async def is_holding() -> bool:
-        return isinstance(await limiter.take((limited,)), Refused)
-
-    await until(is_holding)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
