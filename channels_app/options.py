@@ -217,6 +217,12 @@ class Options:
         300, "Time limit of an answer that is not streamed; 0 is no limit."
     )
     attempt_timeout: float = _seconds(0, "Time limit of one attempt in all; 0 is no limit.")
+    keepalive_before_commit: bool = _option(
+        "bool",
+        False,
+        "Keep streams that wait long for their first content alive by comments; the status is "
+        "200 from then on, and errors come as events.",
+    )
     model_timeouts: Mapping[str, TimeLimits] = _option(
         "model_timeouts",
         {},

@@ -76,7 +76,6 @@ LATER_OPTIONS = frozenset(
         "FailureRatioMinimum",
         "FailureRatioThreshold",
         "FailureRatioWindow",
-        "KeepaliveBeforeCommit",
         "MaxConsecutiveFailures",
         "MaxCooldownSeconds",
         "MidStreamMaxRecoveries",

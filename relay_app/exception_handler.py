@@ -22,17 +22,8 @@ def render_error(
 ) -> HttpResponse:
     """Return the answer for `error`. What is not a RelayError is a fault of ours: it is
     logged whole and told as 500 `internal_error`, without its text."""
-    if not isinstance(error, RelayError):
-        log.error("unexpected error", request_id=request_id, exc_info=error)
-        error = RelayError("the relay failed to handle this request; it was logged")
-    parts = ErrorParts(
-        status=error.http_status,
-        message=f"{error} (request id: {request_id})",
-        type=error.type,
-        code=error.code,
-        param=error.param,
-        request_id=request_id,
-    )
+    error = as_relay_error(error, request_id=request_id)
+    parts = parts_of(error, request_id=request_id)
     response = HttpResponse(
         dialect.error_body(parts),
         status=error.http_status,
@@ -47,3 +38,23 @@ def render_error(
         else:
             response["x-should-retry"] = "false"
     return response
+
+
+def as_relay_error(error: Exception, *, request_id: str) -> RelayError:
+    """Return `error`, or what the client is told of a fault of ours, which is logged."""
+    if isinstance(error, RelayError):
+        return error
+    log.error("unexpected error", request_id=request_id, exc_info=error)
+    return RelayError("the relay failed to handle this request; it was logged")
+
+
+def parts_of(error: RelayError, *, request_id: str) -> ErrorParts:
+    """Return what every dialect tells of `error`."""
+    return ErrorParts(
+        status=error.http_status,
+        message=f"{error} (request id: {request_id})",
+        type=error.type,
+        code=error.code,
+        param=error.param,
+        request_id=request_id,
+    )

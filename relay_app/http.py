@@ -5,14 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Mapping, MutableMapping
 from io import BytesIO
-from typing import Any
+from typing import Any, Protocol
 
 from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
 from django.http.response import HttpResponseBase
 
 from relay_app.dialects.base import Framing
-from relay_app.streaming import AnswerStream
 
 
 class RelayRequest(ASGIRequest):
@@ -29,6 +28,16 @@ class RelayRequest(ASGIRequest):
         self.urlconf = "relay_app.urls"
 
 
+class PieceStream(Protocol):
+    """Where the pieces of a streamed response come from."""
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the bytes for the client."""
+
+    async def aclose(self) -> None:
+        """Close what is open; called once the response ended, however."""
+
+
 class StreamResponse(HttpResponseBase):
     """An answer whose pieces are sent as they come."""
 
@@ -36,7 +45,7 @@ class StreamResponse(HttpResponseBase):
 
     def __init__(
         self,
-        stream: AnswerStream,
+        stream: PieceStream,
         *,
         content_type: str,
         headers: Mapping[str, str],

@@ -144,8 +144,8 @@ async def _admit(call: Call, token: TokenView, *, limiter: Limiter, record: Requ
     if isinstance(taken, Refused):
         raise RateLimitExceeded(
             f"this token may make {limit_words(token, taken.limit)};"
-            f" try again in {math.ceil(taken.wait_s)} s",
-            retry_after_s=taken.wait_s,
+            f" try again in {max(1, math.ceil(taken.wait_s))} s",
+            retry_after_s=max(1.0, taken.wait_s),
         )
     record.hold = taken
 

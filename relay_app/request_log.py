@@ -79,9 +79,17 @@ class RequestRecord:
         self.status, self.outcome, self.message = status, outcome, message
         self.duration_s = time.monotonic() - self.started_s
         if self.hold is not None:
-            is_answered = any(tried.failure is None for tried in self.attempts)
-            self.hold.end(used_tokens(self.usage) if is_answered else 0)
+            self._end_hold(self.hold)
         return True
+
+    def _end_hold(self, hold: Hold) -> None:
+        """Count the tokens that were used; all is given back if no upstream was asked."""
+        if not self.attempts:
+            hold.undo()
+        elif self.outcome != CLIENT_LEFT and all(tried.failure for tried in self.attempts):
+            hold.end(0)
+        else:
+            hold.end(used_tokens(self.usage))
 
     @property
     def chain(self) -> str:

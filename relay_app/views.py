@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -12,7 +13,7 @@ from rest_framework.request import Request
 
 from billing_app.core.types import TokenView
 from relay_app import pipeline, runtime
-from relay_app.attempt import Answer
+from relay_app.attempt import EVENT_STREAM, Answer
 from relay_app.authentication import check_token, find_token, query_without_key
 from relay_app.client_address import client_address
 from relay_app.core.blocked import blocked_word
@@ -29,10 +30,12 @@ from relay_app.errors import (
     RequestTooLarge,
     UnknownPath,
     UpstreamFailed,
+    UpstreamUnreachable,
     WrongMethod,
 )
-from relay_app.exception_handler import render_error
+from relay_app.exception_handler import as_relay_error, parts_of, render_error
 from relay_app.http import RelayRequest, StreamResponse
+from relay_app.keepalive import KEEPALIVE_S, LateStream
 from relay_app.request_log import CLIENT_GONE, CLIENT_LEFT, RequestRecord
 from relay_app.routes import is_usable, usable_models
 from relay_app.streaming import AnswerStream
@@ -127,7 +130,7 @@ class RelayView(DialectView):
         call = self._read_call(await self._body())
         self.record.model, self.record.is_stream = call.model, call.is_stream
         self._check_words(call)
-        answer = await pipeline.relay(
+        answering = pipeline.relay(
             call,
             token=token,
             routing=self.snapshot.routing,
@@ -136,7 +139,39 @@ class RelayView(DialectView):
             limiter=self.runtime.limiter,
             record=self.record,
         )
-        return self._respond(answer)
+        if call.is_stream and self.snapshot.routing.options.keepalive_before_commit:
+            return await self._respond_in_time(asyncio.ensure_future(answering))
+        return self._respond(await answering)
+
+    async def _respond_in_time(self, work: asyncio.Task[Answer]) -> HttpResponseBase:
+        """Return the answer, or begin its stream with comments when it takes long."""
+        try:
+            await asyncio.wait({work}, timeout=KEEPALIVE_S)
+        except asyncio.CancelledError:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            raise
+        if work.done() or self.framing is not None:
+            return self._respond(await work)
+        late = LateStream(
+            work, respond=self._respond_late, fail=self._tell_late, abandoned=self.abandoned
+        )
+        return StreamResponse(late, content_type=EVENT_STREAM, headers=STREAM_HEADERS)
+
+    def _respond_late(self, answer: Answer) -> HttpResponseBase:
+        if answer.stream is None and not answer.content_type.startswith(EVENT_STREAM):
+            raise UpstreamUnreachable("the upstream answered without a stream")
+        response = self._respond(answer)
+        if answer.stream is None:
+            self._end(status=200, outcome="ok")
+        return response
+
+    def _tell_late(self, error: Exception) -> bytes:
+        """Return the event for an error after the status was sent; note it in the record."""
+        request_id = self.record.request_id
+        told = as_relay_error(error, request_id=request_id)
+        self._end(status=200, outcome=_outcome(error), message=str(error))
+        return self.dialect.error_event(parts_of(told, request_id=request_id))
 
     def _check_words(self, call: Call) -> None:
         words = self.snapshot.routing.options.blocked_words

@@ -296,3 +296,31 @@ def test_a_token_of_staff_is_limited_by_its_channel_too(world):
     world.user.save()
 
     assert statuses(world.ready(), 2) == [200, 429]
+
+
+def test_a_request_that_found_all_channels_full_costs_its_token_nothing(world):
+    world.channel("a", GOOD, limits={"rpm": 1})
+    world.options(AllParkedWaitMax=0)
+    limit(world, rpm=3)
+    client = world.ready()
+
+    assert statuses(client, 6) == [200, 429, 429, 429, 429, 429]
+    assert client.chat().json()["error"]["code"] == "upstream_capacity"
+
+
+def test_an_aborted_request_keeps_its_estimate(world):
+    """Nobody knows what the upstream spent on it."""
+    world.channel("a", silent())
+    world.channel("b", GOOD, model_names=["probe"])
+    limit(world, tpm=500)
+    client = world.ready()
+
+    with contextlib.suppress(httpx.HTTPError):
+        client.http.post(
+            "/v1/chat/completions",
+            json={"model": "m", "messages": [], "max_tokens": 400},
+            timeout=0.2,
+        )
+
+    left = int(client.chat(model="probe").headers["x-ratelimit-remaining-tokens"])
+    assert left < 100
