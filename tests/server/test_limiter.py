@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -10,21 +11,35 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from structlog.testing import capture_logs
+import structlog
+from structlog.testing import LogCapture
 
 from channels_app.core.rates import Limit, Meter, Refused
 from channels_app.core.types import RateLimits
 from channels_app.stores import slots_key
+from relay_app import limiter as limiter_module
 from relay_app.limiter import Hold, Limiter
 from relayproject import valkey
 from relayproject.children import Supervisor
 from tests.server.running import ROOT, wait_for
+
+
+@contextlib.contextmanager
+def captured() -> Iterator[list[MutableMapping[str, Any]]]:
+    """Give the log lines of the limiter. Its own logger may be configured for good already."""
+    capture, own = LogCapture(), limiter_module.log
+    limiter_module.log = structlog.wrap_logger(None, processors=[capture])
+    try:
+        yield capture.entries
+    finally:
+        limiter_module.log = own
+
 
 ALONE = "rate limits count per process"
 SHARED = "rate limits are shared again"
@@ -270,7 +285,7 @@ async def test_closing_sends_what_waits(state_store: str, other: Limiter) -> Non
 
 
 async def test_without_a_store_the_same_rules_hold_per_process() -> None:
-    with capture_logs() as lines:
+    with captured() as lines:
         limiter = Limiter("")
         limiter.start()
     limited = meter(rpm=2, concurrency=1)
@@ -338,7 +353,7 @@ async def test_claims_go_on_while_the_store_is_gone_and_are_shared_after_it(
     own_store: OwnStore, eager: Limiter
 ) -> None:
     limited = meter(rpm=100, concurrency=2)
-    with capture_logs() as lines:
+    with captured() as lines:
         kept = await hold(eager, limited)
         ended_meanwhile = await hold(eager, limited)
         own_store.kill()
@@ -415,7 +430,7 @@ async def test_a_store_that_lost_everything_learns_who_holds(
 async def test_a_store_that_refuses_writes_is_as_good_as_gone(
     own_store: OwnStore, eager: Limiter
 ) -> None:
-    with redis.Redis.from_url(own_store.url) as client, capture_logs() as lines:
+    with redis.Redis.from_url(own_store.url) as client, captured() as lines:
         client.config_set("maxmemory", "1")
         limited = meter(rpm=1)
         assert not (await hold(eager, limited)).is_shared
