@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
@@ -24,6 +25,8 @@ CUT_SHORT = {"length", "content_filter"}
 
 # Raw values that carry nothing.
 _NOTHING = (b"", b"null", b'""', b"[]", b"{}")
+# A field that is not there; told by identity, for most are not.
+_ABSENT = msgspec.Raw(b"")
 
 
 class _Request(msgspec.Struct):
@@ -52,51 +55,44 @@ class _Usage(msgspec.Struct):
 class _Delta(msgspec.Struct):
     """The fields that carry an answer; raw, since providers disagree on their types."""
 
-    content: msgspec.Raw = msgspec.Raw(b"")
-    reasoning_content: msgspec.Raw = msgspec.Raw(b"")
-    reasoning: msgspec.Raw = msgspec.Raw(b"")
-    reasoning_details: msgspec.Raw = msgspec.Raw(b"")
-    tool_calls: msgspec.Raw = msgspec.Raw(b"")
-    function_call: msgspec.Raw = msgspec.Raw(b"")
-    refusal: msgspec.Raw = msgspec.Raw(b"")
-    audio: msgspec.Raw = msgspec.Raw(b"")
+    content: msgspec.Raw = _ABSENT
+    tool_calls: msgspec.Raw = _ABSENT
+    reasoning_content: msgspec.Raw = _ABSENT
+    reasoning: msgspec.Raw = _ABSENT
+    reasoning_details: msgspec.Raw = _ABSENT
+    function_call: msgspec.Raw = _ABSENT
+    refusal: msgspec.Raw = _ABSENT
+    audio: msgspec.Raw = _ABSENT
 
     def carries_something(self) -> bool:
-        return any(
-            value not in _NOTHING
-            for value in map(
-                bytes,
-                (
-                    self.content,
-                    self.tool_calls,
-                    self.reasoning_content,
-                    self.reasoning,
-                    self.reasoning_details,
-                    self.function_call,
-                    self.refusal,
-                    self.audio,
-                ),
-            )
+        return (
+            _says(self.content)
+            or _says(self.tool_calls)
+            or _says(self.reasoning_content)
+            or _says(self.reasoning)
+            or _says(self.reasoning_details)
+            or _says(self.function_call)
+            or _says(self.refusal)
+            or _says(self.audio)
         )
 
 
 class _Choice(msgspec.Struct):
     delta: _Delta | None = None
     message: _Delta | None = None
-    text: msgspec.Raw = msgspec.Raw(b"")
+    text: msgspec.Raw = _ABSENT
     finish_reason: str | None = None
 
     def carries_something(self) -> bool:
         part = self.delta or self.message
-        has_part = part is not None and part.carries_something()
-        return has_part or bytes(self.text) not in _NOTHING
+        return (part is not None and part.carries_something()) or _says(self.text)
 
 
 class _Answer(msgspec.Struct):
     """A chunk of a stream, or a whole answer: they differ in `delta` and `message`."""
 
     choices: list[_Choice] | None = None
-    error: msgspec.Raw = msgspec.Raw(b"")
+    error: msgspec.Raw = _ABSENT
     usage: _Usage | None = None
     model: str | None = None
 
@@ -139,9 +135,11 @@ class OpenAIChat(OpenAIDialect):
         if answer is None:
             is_error = name == b"error" or read_error(data).is_error
             return EventFacts(is_error=is_error, is_malformed=not is_error)
-        if name == b"error" or bytes(answer.error) not in _NOTHING:
+        if name == b"error" or _says(answer.error):
             return EventFacts(is_error=True)
         choices = answer.choices or []
+        if len(choices) == 1 and choices[0].finish_reason is None and answer.usage is None:
+            return _plain_facts(choices[0].carries_something(), answer.model or "")
         reasons = [choice.finish_reason for choice in choices if choice.finish_reason]
         return EventFacts(
             is_meaningful=any(choice.carries_something() for choice in choices),
@@ -149,7 +147,7 @@ class OpenAIChat(OpenAIDialect):
             is_normal_finish=not CUT_SHORT.intersection(reasons),
             model=answer.model or "",
             usage=_usage(answer),
-            is_usage_only=answer.choices == [] and answer.usage is not None,
+            is_usage_only=not choices and answer.usage is not None,
         )
 
 
@@ -167,6 +165,16 @@ def asking_usage(body: bytes, request: HasStreamOptions) -> bytes | None:
     if not isinstance(options, dict) or options.get("include_usage") is True:
         return None
     return set_fields(body, {"stream_options": {**options, "include_usage": True}})
+
+
+@lru_cache(maxsize=1024)
+def _plain_facts(is_meaningful: bool, model: str) -> EventFacts:  # a cache key
+    """Return the facts of most chunks, made once for each model."""
+    return EventFacts(is_meaningful=is_meaningful, model=model)
+
+
+def _says(raw: msgspec.Raw) -> bool:
+    return raw is not _ABSENT and bytes(raw) not in _NOTHING
 
 
 def _read(data: bytes) -> _Answer | None:
@@ -233,7 +241,7 @@ def _raw(value: object) -> msgspec.Raw:
 
 
 def _is_error(answer: _Answer, body: bytes) -> bool:
-    return bytes(answer.error) not in _NOTHING or read_error(body).is_error
+    return _says(answer.error) or read_error(body).is_error
 
 
 def _is_empty(answer: _Answer) -> bool:

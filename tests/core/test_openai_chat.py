@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -65,7 +66,9 @@ def answer(message, *, finish_reason="stop", **fields):
     ],
 )
 def test_a_request_says_its_model_and_whether_it_streams(body, expected):
-    assert DIALECT.read_request(Incoming(body=body)) == expected
+    envelope = DIALECT.read_request(Incoming(body=body))
+
+    assert replace(envelope, body_asking_usage=None) == expected
 
 
 @pytest.mark.parametrize(
@@ -75,7 +78,41 @@ def test_lone_surrogates_in_a_prompt_are_no_reason_to_refuse_it(text):
     """Clients cut emoji in two; the standard parser reads that, the fast one does not."""
     body = f'{{"model": "m", "stream": true, "messages": [{{"content": {text}}}]}}'.encode()
 
-    assert DIALECT.read_request(Incoming(body=body)) == Envelope(model="m", is_stream=True)
+    envelope = DIALECT.read_request(Incoming(body=body))
+
+    assert (envelope.model, envelope.is_stream) == ("m", True)
+    asked = json.loads(envelope.body_asking_usage)
+    assert asked == {**json.loads(body), "stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"include_usage": True}),
+        ({"stream_options": None}, {"include_usage": True}),
+        ({"stream_options": {}}, {"include_usage": True}),
+        ({"stream_options": {"include_usage": False}}, {"include_usage": True}),
+        ({"stream_options": {"x": [1]}}, {"x": [1], "include_usage": True}),
+    ],
+)
+def test_a_stream_is_asked_for_its_usage(options, expected):
+    body = request(stream=True, **options)
+
+    asked = DIALECT.read_request(Incoming(body=body)).body_asking_usage
+
+    assert json.loads(asked) == {**json.loads(body), "stream_options": expected}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stream": False},
+        {"stream": True, "stream_options": {"include_usage": True}},
+        {"stream": True, "stream_options": "nonsense"},
+    ],
+)
+def test_a_body_that_needs_no_asking_stays(fields):
+    assert DIALECT.read_request(Incoming(body=request(**fields))).body_asking_usage is None
 
 
 def test_a_lone_surrogate_in_the_model_is_replaced():
@@ -312,7 +349,8 @@ def test_a_finish_reason_is_the_proper_end(reason, is_normal):
 def test_a_chunk_of_usage_alone_is_neither_content_nor_end(choices):
     facts = event({"choices": choices, "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
 
-    assert facts == EventFacts(usage=Usage(input_tokens=3, output_tokens=2))
+    usage = Usage(input_tokens=3, output_tokens=2)
+    assert facts == EventFacts(usage=usage, is_usage_only=True)
 
 
 @pytest.mark.parametrize("data", [b"[DONE]", b" [DONE] ", b"[DONE]\n"])

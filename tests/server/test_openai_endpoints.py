@@ -442,7 +442,12 @@ def test_the_bytes_of_recorded_answers(world, recording):
 def test_the_bytes_of_recorded_streams(world, recording):
     world.channel("a", recording.action)
 
-    answered = post(world, ENDPOINTS[recording.endpoint][1], stream=True)
+    answered = post(
+        world,
+        ENDPOINTS[recording.endpoint][1],
+        stream=True,
+        stream_options={"include_usage": True},
+    )
 
     assert answered.content == recording.body
 
