@@ -8,16 +8,17 @@ Decisions are scripts (`lua/`), each atomic and on the store's own clock. All ke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha1
+from hashlib import sha1, sha256
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, RedisError
 
 from channels_app.core.rates import (
     LIMITS,
@@ -38,9 +39,14 @@ from channels_app.core.rates import (
 COMMAND_S = 0.25
 
 PREFIX = "relay:"
+# As long as OpenAI keeps a response that is stored.
+BINDING_S = 30 * 86_400
 CHECK_KEY = f"{PREFIX}check"
 
 LUA = Path(__file__).parent / "lua"
+
+# What a store that is away, or the way to it, raises.
+StoreError = (RedisError, OSError, TimeoutError)
 
 Command: TypeAlias = Take | End | Renew
 
@@ -155,6 +161,30 @@ class RateStore:
         hold_ids = [hold_id for hold_id, _ in command.leases]
         slots = [slots_key(name) for _, name in command.leases]
         return Call(RATES_RENEW, slots, (now, self._lease_ms, *hold_ids))
+
+
+class BindingStore:
+    """Which channel made which response, by wallet; rows are small JSON objects."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    async def put(self, user_id: int, response_id: str, row: Mapping[str, Any]) -> None:
+        """Keep `row` for `BINDING_S`. Raises a `StoreError`."""
+        async with asyncio.timeout(COMMAND_S):
+            key = binding_key(user_id, response_id)
+            await self._client.set(key, json.dumps(row), ex=BINDING_S)
+
+    async def get(self, user_id: int, response_id: str) -> dict[str, Any] | None:
+        """Return the row, or None. Raises a `StoreError`."""
+        async with asyncio.timeout(COMMAND_S):
+            raw = await self._client.get(binding_key(user_id, response_id))
+        return None if raw is None else json.loads(raw)
+
+
+def binding_key(user_id: int, response_id: str) -> str:
+    """Return the key of a binding; ids are hashed, they may be of any length."""
+    return f"{PREFIX}response:{user_id}:{sha256(response_id.encode()).hexdigest()}"
 
 
 def window_key(name: str) -> str:

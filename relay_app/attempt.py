@@ -44,6 +44,7 @@ class Answer:
     stream: AnswerStream | None = None
     model: str = ""
     usage: Usage | None = None
+    response_id: str = ""
 
 
 async def send(
@@ -253,4 +254,5 @@ def _judge(
         body=body,
         model=facts.model,
         usage=facts.usage,
+        response_id=facts.response_id,
     )

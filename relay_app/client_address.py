@@ -57,7 +57,7 @@ def parse_address(text: str) -> Address | None:
 
 def is_in(address: Address | None, networks: Sequence[Network]) -> bool:
     """Return whether one of `networks` has `address`; an unknown one is in none."""
-    if address is None:
+    if address is None or not networks:
         return False
     if isinstance(address, IPv6Address):
         return any(address in network for network in networks)

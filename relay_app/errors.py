@@ -12,6 +12,7 @@
     ├── UnknownPath             404  unknown_url
     ├── WrongMethod             405  method_not_allowed
     ├── ModelNotFound           404  model_not_found
+    ├── ResponseNotFound        404  response_not_found
     ├── NoChannelAvailable      503  no_channel_available
     ├── RateLimited             429
     │   ├── RateLimitExceeded        rate_limit_exceeded (of the token)
@@ -110,6 +111,12 @@ class ModelNotFound(RelayError):
     """No channel of any group lists the model."""
 
     http_status, code = 404, "model_not_found"
+
+
+class ResponseNotFound(RelayError):
+    """No earlier response of this wallet has the id."""
+
+    http_status, code = 404, "response_not_found"
 
 
 class NoChannelAvailable(RelayError):

@@ -28,6 +28,7 @@ from channels_app.core.routing import RoutingTable
 from channels_app.core.types import Failure, FailureClass
 from relay_app import attempt
 from relay_app.attempt import Answer
+from relay_app.bindings import Binding
 from relay_app.claims import (
     KEY,
     limit_words,
@@ -81,12 +82,16 @@ async def relay(
     transports: Mapping[str, httpx.AsyncBaseTransport],
     limiter: Limiter,
     record: RequestRecord,
+    bound: Binding | None = None,
 ) -> Answer:
     """Return the answer of the first attempt that gives one; note each in `record`.
 
+    A request that is `bound` goes to that channel alone.
     Raises RelayError: the upstream's own failure, or why nothing could be sent.
     """
-    models = find_routes(routing, token=token, model=call.model, dialect=call.endpoint.dialect)
+    models = find_routes(
+        routing, token=token, model=call.model, dialect=call.endpoint.dialect, bound=bound
+    )
     if token.has_rates:
         await _admit(call, token, limiter=limiter, record=record)
     options = routing.options

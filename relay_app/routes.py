@@ -6,10 +6,12 @@ Pure lookups in the snapshot; raises the error that a client is told when there 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from billing_app.core.types import TokenView
 from channels_app.core.routing import RoutingTable, model_matches
 from channels_app.core.types import ChannelView, Route
+from relay_app.bindings import Binding
 from relay_app.core.attempts import GroupRoute, ModelRoute
 from relay_app.errors import GroupNotAllowed, ModelNotAllowed, ModelNotFound, NoChannelAvailable
 from relay_app.providers.registry import deaf_to
@@ -19,14 +21,22 @@ AUTO = "auto"
 
 
 def find_routes(
-    routing: RoutingTable, *, token: TokenView, model: str, dialect: str
+    routing: RoutingTable,
+    *,
+    token: TokenView,
+    model: str,
+    dialect: str,
+    bound: Binding | None = None,
 ) -> tuple[ModelRoute, ...]:
     """Return where a request for `model` may go: its own route first, then its fallbacks.
 
+    One that is `bound` goes to that channel with that key, and nowhere else.
     Raises ModelNotAllowed, GroupNotAllowed, ModelNotFound or NoChannelAvailable.
     """
     if not may_use(token, model):
         raise ModelNotAllowed(f"this token may not use model {model!r}", param="model")
+    if bound is not None:
+        return (_bound(routing, bound, model=model, dialect=dialect),)
     if token.specific_channel:
         return (_specific(routing, token.specific_channel, model=model, dialect=dialect),)
     groups = usable_groups(routing, token)
@@ -100,6 +110,17 @@ def _specific(routing: RoutingTable, name: str, *, model: str, dialect: str) -> 
         raise NoChannelAvailable(f"channel {name!r} does not speak the API of this path")
     group = next(iter(channel.groups), "")
     return ModelRoute(model=model, groups=(GroupRoute(group=group, route=_alone(channel)),))
+
+
+def _bound(routing: RoutingTable, bound: Binding, *, model: str, dialect: str) -> ModelRoute:
+    channel = routing.channels.get(bound.channel_id)
+    keys = tuple(key for key in channel.keys if key.id == bound.key_id) if channel else ()
+    is_there = channel is not None and channel.is_enabled and (keys or bound.key_id is None)
+    if channel is None or not is_there or channel.provider in deaf_to(dialect):
+        raise NoChannelAvailable("the channel that made the response is not available")
+    group = next(iter(channel.groups), "")
+    alone = _alone(replace(channel, keys=keys))
+    return ModelRoute(model=model, groups=(GroupRoute(group=group, route=alone),))
 
 
 def _alone(channel: ChannelView) -> Route:

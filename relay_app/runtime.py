@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import httpx
 from django.conf import settings
 
+from relay_app.bindings import Bindings
 from relay_app.limiter import Limiter
 from relay_app.providers.simulated import SimulatedTransport
 from relay_app.request_log import LogWriter
@@ -22,6 +23,7 @@ class Runtime:
     feed: SnapshotFeed
     log_writer: LogWriter
     limiter: Limiter
+    bindings: Bindings
     transports: Mapping[str, httpx.AsyncBaseTransport]
 
 
@@ -44,6 +46,7 @@ async def open_runtime() -> Runtime:
         feed=feed,
         log_writer=LogWriter(),
         limiter=Limiter(settings.REDIS_URL),
+        bindings=Bindings(settings.REDIS_URL),
         transports={"http": http, "simulated": SimulatedTransport()},
     )
     await runtime.feed.start()
@@ -69,4 +72,5 @@ async def close_runtime() -> None:
     for transport in runtime.transports.values():
         await transport.aclose()
     await runtime.limiter.close()
+    await runtime.bindings.close()
     await runtime.log_writer.close()

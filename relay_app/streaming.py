@@ -55,6 +55,7 @@ class AnswerStream:
         self.failure: Failure | None = None
         self.usage: Usage | None = None
         self.model = ""
+        self.response_id = ""
         self.ttft_s: float | None = None
         self.dropped_events = 0
         self._malformed_in_a_row = 0
@@ -297,6 +298,7 @@ class AnswerStream:
         if facts.usage is not None:
             self.usage = self.usage.updated(facts.usage) if self.usage else facts.usage
         self.model = facts.model or self.model
+        self.response_id = facts.response_id or self.response_id
         return facts
 
     def _error_of(self, raw: bytes) -> Failure:

@@ -64,6 +64,13 @@ ENDPOINTS = (
         upstream_path="/responses",
     ),
     Endpoint(
+        name="response",
+        dialect="openai_responses",
+        path="v1/responses/<str:response_id>",
+        upstream_path="/responses/{response_id}",
+        method="GET",
+    ),
+    Endpoint(
         name="embeddings",
         dialect="openai_embeddings",
         path="v1/embeddings",
@@ -143,8 +150,10 @@ NO_MESSAGES = Endpoint(name="unknown", dialect="anthropic", path="", upstream_pa
 NO_GEMINI = Endpoint(name="unknown", dialect="gemini", path="", upstream_path="")
 MODEL_LISTS = (MODELS, MODEL, GEMINI_MODELS, GEMINI_MODEL)
 
+VIEWS = {"POST": views.RelayView, "GET": views.StoredResponseView}
+
 urlpatterns = [
-    *(path(e.path, views.RelayView.as_view(endpoint=e)) for e in ENDPOINTS),
+    *(path(e.path, VIEWS[e.method].as_view(endpoint=e)) for e in ENDPOINTS),
     *(path(e.path, views.ModelsView.as_view(endpoint=e)) for e in MODEL_LISTS),
     path("healthz", views.healthz),
     path("readyz", readyz),

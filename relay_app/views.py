@@ -15,6 +15,7 @@ from billing_app.core.types import TokenView
 from relay_app import pipeline, runtime
 from relay_app.attempt import EVENT_STREAM, Answer
 from relay_app.authentication import check_token, find_token, query_without_key
+from relay_app.bindings import Binding
 from relay_app.client_address import client_address
 from relay_app.core.blocked import blocked_word
 from relay_app.core.types import Call, Endpoint
@@ -28,6 +29,7 @@ from relay_app.errors import (
     ModelNotFound,
     RelayError,
     RequestTooLarge,
+    ResponseNotFound,
     UnknownPath,
     UpstreamFailed,
     UpstreamUnreachable,
@@ -106,7 +108,8 @@ class DialectView(AsyncAPIView):
     async def refuse_method(self, request: Request) -> HttpResponseBase:
         """Refuse the method, naming those that work."""
         names = ("get", "post", "head")
-        allowed = [name.upper() for name in names if hasattr(self, name)]
+        known = [name for name in names if name in self.http_method_names]
+        allowed = [name.upper() for name in known if hasattr(self, name)]
         error = WrongMethod(
             f"{request.method} is not a method of {request.path}; use {' or '.join(allowed)}"
         )
@@ -128,8 +131,15 @@ class RelayView(DialectView):
         """Return the upstream's answer, whole or as a stream."""
         token = await self.authenticate()
         call = self._read_call(await self._body())
-        self.record.model, self.record.is_stream = call.model, call.is_stream
         self._check_words(call)
+        earlier = call.previous_response_id
+        bound = await self._binding(token, earlier) if earlier else None
+        return await self._relay(call, token, bound=bound)
+
+    async def _relay(
+        self, call: Call, token: TokenView, *, bound: Binding | None = None
+    ) -> HttpResponseBase:
+        self.record.model, self.record.is_stream = call.model, call.is_stream
         answering = pipeline.relay(
             call,
             token=token,
@@ -138,10 +148,27 @@ class RelayView(DialectView):
             transports=self.runtime.transports,
             limiter=self.runtime.limiter,
             record=self.record,
+            bound=bound,
         )
         if call.is_stream and self.snapshot.routing.options.keepalive_before_commit:
             return await self._respond_in_time(asyncio.ensure_future(answering))
         return self._respond(await answering)
+
+    async def _binding(self, token: TokenView, response_id: str) -> Binding:
+        """Return where the response was made; raise ResponseNotFound."""
+        bound = await self.runtime.bindings.find(token.user_id, response_id)
+        if bound is None:
+            raise ResponseNotFound(f"no response {response_id!r} was made with this account")
+        return bound
+
+    def _bind(self, response_id: str) -> None:
+        """Remember who made the response, if its dialect gives it an id."""
+        token, served = self.record.token, self.record.attempts[-1]
+        if response_id and token is not None:
+            binding = Binding(
+                channel_id=served.channel_id, key_id=served.key_id, model=self.record.model
+            )
+            self.runtime.bindings.put(token.user_id, response_id, binding)
 
     async def _respond_in_time(self, work: asyncio.Task[Answer]) -> HttpResponseBase:
         """Return the answer, or begin its stream with comments when it takes long."""
@@ -216,6 +243,7 @@ class RelayView(DialectView):
             headers=_forwarded(request),
             client_headers=request.scope["headers"],
             max_output_tokens=envelope.max_output_tokens,
+            previous_response_id=envelope.previous_response_id,
         )
 
     def _respond(self, answer: Answer) -> HttpResponseBase:
@@ -223,6 +251,7 @@ class RelayView(DialectView):
         framing = self.framing
         content_type = framing.content_type if framing else answer.content_type
         if answer.stream is None:
+            self._bind(answer.response_id)
             body = answer.body or b""
             if framing:
                 body = framing.whole(body, answer.content_type)
@@ -240,9 +269,34 @@ class RelayView(DialectView):
             failure = stream.failure
             self._end(status=200, outcome=failure.failure_class, message=failure.message)
         elif stream.is_whole:
+            self._bind(stream.response_id)
             self._end(status=200, outcome="ok")
         else:
             self._end(status=CLIENT_GONE, outcome=CLIENT_LEFT)
+
+
+class StoredResponseView(RelayView):
+    """GET of a response that was made earlier: from the channel that made it."""
+
+    http_method_names = ["get"]
+
+    async def get(self, request: Request) -> HttpResponseBase:
+        """Return it, whole or as a stream."""
+        token = await self.authenticate()
+        bound = await self._binding(token, self.kwargs["response_id"])
+        query = query_without_key(str(self.relay_request.META.get("QUERY_STRING", "")))
+        call = Call(
+            request_id=self.record.request_id,
+            endpoint=self.endpoint,
+            model=bound.model,
+            is_stream="stream=true" in query.split("&"),
+            body=b"",
+            query=query,
+            path=self.kwargs,
+            headers=_forwarded(self.relay_request),
+            client_headers=self.relay_request.scope["headers"],
+        )
+        return await self._relay(call, token, bound=bound)
 
 
 class ModelsView(DialectView):

@@ -48,6 +48,8 @@ class Call:
     )
     # The most tokens that the answer may have, as far as the request says; 0: it does not.
     max_output_tokens: int = 0
+    # The earlier response that it goes on from; empty: none.
+    previous_response_id: str = ""
     # The relay asked for the event that tells the usage, not the client: it is not passed on.
     hides_usage: bool = False
 
@@ -89,6 +91,8 @@ class AnswerFacts:
     is_empty: bool = False
     model: str = ""
     usage: Usage | None = None
+    # Under which later requests may name it; empty where the dialect has no such thing.
+    response_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +113,7 @@ class EventFacts:
     is_error: bool = False
     is_malformed: bool = False
     is_usage_only: bool = False
+    response_id: str = ""
     model: str = ""
     usage: Usage | None = None
 

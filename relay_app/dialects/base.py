@@ -60,6 +60,7 @@ class Envelope:
     model: str
     is_stream: bool
     max_output_tokens: int = 0
+    previous_response_id: str = ""
     framing: Callable[[], Framing] | None = None
     # The body with usage asked for, where a stream tells it only then and the client did not
     # ask; its event is then kept from the client.

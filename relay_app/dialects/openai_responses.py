@@ -44,6 +44,7 @@ class _Request(msgspec.Struct):
     model: str | None = None
     stream: bool | None = None
     max_output_tokens: msgspec.Raw = msgspec.Raw(b"")
+    previous_response_id: str | None = None
 
 
 _decode_request = msgspec.json.Decoder(_Request)
@@ -64,6 +65,7 @@ class OpenAIResponses(OpenAIDialect):
             model=checked_model(request.model),
             is_stream=bool(request.stream),
             max_output_tokens=count_in(request.max_output_tokens),
+            previous_response_id=request.previous_response_id or "",
         )
 
     def read_answer(self, body: bytes, content_type: str = "application/json") -> AnswerFacts:
@@ -78,7 +80,12 @@ class OpenAIResponses(OpenAIDialect):
         is_spent = usage is not None and usage.output_tokens > 0
         # Other statuses are answers without output: queued in the background, cut short.
         is_empty = status in ("", "completed") and not says_something and not is_spent
-        return AnswerFacts(is_empty=is_empty, model=text_in(answer, "model"), usage=usage)
+        return AnswerFacts(
+            is_empty=is_empty,
+            model=text_in(answer, "model"),
+            usage=usage,
+            response_id=text_in(answer, "id"),
+        )
 
     def read_event(self, data: bytes | None, name: bytes) -> EventFacts:
         if data is None:
@@ -125,6 +132,7 @@ def _end(event: dict[str, Any], *, is_normal: bool) -> EventFacts:
         is_finish=True,
         is_normal_finish=is_normal,
         is_complete=True,
+        response_id=text_in(response, "id"),
         model=text_in(response, "model"),
         usage=usage_in(response),
     )

@@ -37,7 +37,7 @@ class OpenAIAdapter:
         """Return the request; streams ask for identity, so that bytes can be read."""
         accepted = ACCEPTED.get(call.endpoint.dialect, "application/json")
         return httpx.Request(
-            "POST",
+            call.endpoint.method,
             upstream_url(call, channel.base_url),
             content=call.body,
             headers={
