@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 
 from msgspec import UNSET, UnsetType
 
+from relay_app.core.addresses import address_fault
+
 SHOWN_CHARS = 60  # enough to find the value in the file
 MAX_INT = 2**31 - 1  # what PostgreSQL's integer columns hold
 MAX_SECONDS = 86_400  # as for the options of the same meaning
@@ -229,6 +231,8 @@ def base_url(value: object, place: Place) -> str | UnsetType:
         return place.refuse("a user or password in the address is never sent; use keys")
     if parts.query or parts.fragment:
         return place.refuse("an address with a query or fragment can't be a base")
+    if fault := address_fault(parts.hostname or "", allows_private=True):
+        return place.refuse(fault)
     return url.rstrip("/")
 
 

@@ -213,3 +213,17 @@ async def test_the_option_counts_from_the_next_connection_on(transport, upstream
         await get(transport, url)
     transport.allows = True
     assert await get(transport, url) == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["169.254.169.254", "[fe80::1]", "metadata.google.internal", "2852039166", "0.0.0.0"]
+)
+def test_addresses_that_are_never_allowed_are_refused_when_they_are_typed(host):
+    from relay_app.config_fields import Place, base_url
+
+    place = Place("channels[0].base_url")
+
+    base_url(f"http://{host}/v1", place)
+
+    assert len(place.problems) == 1
+    assert "channels[0].base_url" in place.problems[0]
