@@ -362,6 +362,15 @@ def _status(value: object) -> int | None:
     return value if 100 <= value <= 599 else None
 
 
+def _is_exact(value: int) -> bool:
+    """Return whether JSON readers agree on `value`: it has 64 bits, or was a float such as
+    1e30, which PostgreSQL gives back as a whole number."""
+    try:
+        return abs(value) < 2**63 or Decimal(repr(float(value))) == value
+    except OverflowError:
+        return False
+
+
 def _scalar_fault(value: object) -> str | None:
     if value is None or isinstance(value, bool):
         return None
@@ -370,7 +379,7 @@ def _scalar_fault(value: object) -> str | None:
         bare = value.replace("\n", "").replace("\r", "").replace("\t", "")
         return None if _is_clean(bare) else "has a text with control characters"
     if isinstance(value, int):
-        return None if abs(value) < 2**63 else "has a number of more than 64 bits"
+        return None if _is_exact(value) else "has a number of more than 64 bits"
     if isinstance(value, float):
         is_finite = value - value == 0
         return None if is_finite else "has a number that is not finite"

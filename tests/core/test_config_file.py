@@ -15,6 +15,7 @@ from msgspec import UNSET, json
 
 from channels_app.options import OPTIONS
 from channels_app.services import secret_hash
+from relay_app import config_fields
 from relay_app.config_channel_fields import Kept
 from relay_app.config_channels import with_suffix
 from relay_app.config_fields import Place, json_fault
@@ -578,3 +579,16 @@ def test_a_place_names_odd_keys() -> None:
     place.key(None).item(2).refuse("no")
 
     assert place.problems == [r"a.'x\ny': no", "a.null[2]: no"]
+
+
+@pytest.mark.parametrize(
+    "number", [2**63 - 1, -(2**63) + 1, 10**22, 10**30, int(Decimal("1.5e40"))]
+)
+def test_numbers_that_json_readers_agree_on_may_stand_in_a_setting(number):
+    """PostgreSQL gives 1e30 back as a whole number."""
+    assert config_fields.json_fault({"x": number}) is None
+
+
+@pytest.mark.parametrize("number", [2**63 + 1, 10**30 + 1, 10**400])
+def test_numbers_that_they_do_not_agree_on_are_refused(number):
+    assert "64 bits" in config_fields.json_fault({"x": number})
