@@ -7,11 +7,12 @@ Proxies and headers may hold passwords: nothing of them is repeated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from msgspec import UNSET, UnsetType
 
+from channels_app.core.types import RateLimits
 from relay_app.config_fields import Check, Place, integer, json_fault, nearest, text, variable
 from relay_app.core.overrides import (
     check_header_override,
@@ -20,7 +21,7 @@ from relay_app.core.overrides import (
 )
 from relay_app.core.proxies import check_proxy
 
-LIMITS = ("rpm", "tpm", "concurrency")
+LIMITS = tuple(field.name for field in fields(RateLimits))
 
 
 @dataclass(frozen=True, slots=True)

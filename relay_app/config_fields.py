@@ -20,18 +20,18 @@ from urllib.parse import urlsplit
 
 from msgspec import UNSET, UnsetType
 
+from channels_app.core.option_values import LIMIT_NAMES, MAX_SECONDS
 from relay_app.core.addresses import address_fault
 
 SHOWN_CHARS = 60  # enough to find the value in the file
 MAX_INT = 2**31 - 1  # what PostgreSQL's integer columns hold
-MAX_SECONDS = 86_400  # as for the options of the same meaning
 MAX_RATIO = Decimal(9_999_999_999)  # ten digits before the point fit the column
 MAX_BALANCE_USD = Decimal(9_000_000_000)  # in nano-dollars just inside 64 bits
 # Bounds of a free mapping; YAML aliases can make a short text very large or endless.
 MAX_JSON_DEPTH = 20
 MAX_JSON_VALUES = 10_000
 MAX_URL = 290  # the column holds 300, of which a provider's suffix may take some
-TIMEOUTS = ("connect", "first_byte", "first_token", "idle", "response", "total")
+TIMEOUTS = LIMIT_NAMES
 _KEY_TEXT = re.compile(r"[!-~]+")
 _STATUS = re.compile(r"[1-5][0-9]{2}", re.ASCII)
 

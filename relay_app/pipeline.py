@@ -125,11 +125,9 @@ async def relay(
             )
         except asyncio.CancelledError:
             _note(record, step, began_s, failure=ABORTED, decision="client gone")
-            if hold:
-                hold.end()
+            _end_hold(hold, None)
             raise
-        if hold:
-            _end_with(outcome, hold)
+        _end_hold(hold, outcome)
         if isinstance(outcome, Answer):
             record.group = step.group
             _note(record, step, began_s, status=outcome.status, decision="answered")
@@ -169,9 +167,13 @@ async def _take_room(
     return taken
 
 
-def _end_with(outcome: Answer | Failure, hold: Hold) -> None:
-    """End `hold` now, or with the stream that goes on."""
-    if isinstance(outcome, Failure):
+def _end_hold(hold: Hold | None, outcome: Answer | Failure | None) -> None:
+    """End `hold`, if there is one, now or with the stream that goes on; None: aborted."""
+    if hold is None:
+        return
+    if outcome is None:
+        hold.end()
+    elif isinstance(outcome, Failure):
         hold.end(0)
     elif outcome.stream is None:
         hold.end(used_tokens(outcome.usage))

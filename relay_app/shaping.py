@@ -20,6 +20,7 @@ from relay_app.core.overrides import (
     CREDENTIAL_HEADERS,
     OPERATIONS,
     MappingError,
+    ReadOverride,
     apply_override,
     map_model,
     override_headers,
@@ -65,7 +66,8 @@ def shape(
         has_conditions = OPERATIONS in channel.param_override
         context = _context(call, target, retry_index, last_failure) if has_conditions else {}
         try:
-            shaped = _with_override(shaped, channel.param_override, context)
+            override = read_override(channel.param_override)
+            shaped = _with_override(shaped, override, context)
         except AskedError as asked:
             return _asked_failure(asked)
         except (OverrideError, ValueError) as error:
@@ -110,12 +112,12 @@ def _with_model(call: Call, target: str, dialect: Dialect) -> Call:
     return call if kept is fields else replace(call, body=json_edit.join_fields(kept))
 
 
-def _with_override(call: Call, override: Mapping[str, Any], context: Mapping[str, Any]) -> Call:
+def _with_override(call: Call, override: ReadOverride, context: Mapping[str, Any]) -> Call:
     """Return `call` with its body changed; what is not touched keeps its bytes."""
     if multipart.is_form(call.content_type):
         return _with_form_override(call, override, context)
     fields = json_edit.split_fields(call.body)
-    _, operations = read_override(override)
+    _, operations = override
     names: set[str] | None = set()
     for operation in operations:
         names = None if names is None or operation.heads is None else names | operation.heads
@@ -127,9 +129,7 @@ def _with_override(call: Call, override: Mapping[str, Any], context: Mapping[str
     return replace(call, body=json_edit.join_fields({**after, **unchanged}))
 
 
-def _with_form_override(
-    call: Call, override: Mapping[str, Any], context: Mapping[str, Any]
-) -> Call:
+def _with_form_override(call: Call, override: ReadOverride, context: Mapping[str, Any]) -> Call:
     """Return `call` with text fields of its form changed; files can't be, nor anything removed."""
     fields = multipart.read_fields(call.body, call.content_type)
     before = {name: values[0] for name, values in fields.items() if len(values) == 1}

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from relay_app.core.override_operations import Operation, OverrideError, read_operations
 from relay_app.core.override_paths import PathError
 
 OPERATIONS = "operations"
+
+# The plain keys of a `param_override`, and its operations.
+ReadOverride: TypeAlias = tuple[dict[str, Any], tuple[Operation, ...]]
 
 # Headers that the relay or the connection decides about (RFC 9110 section 7.6.1, and ours).
 RESERVED_HEADERS = frozenset(
@@ -91,7 +94,7 @@ def check_model_mapping(value: object) -> str | None:
 
 def apply_override(
     document: Mapping[str, Any],
-    override: Mapping[str, Any],
+    override: ReadOverride,
     *,
     context: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -101,7 +104,7 @@ def apply_override(
     conditions may look at beside the document. Raises OverrideError, or AskedError for a
     `return_error`.
     """
-    plain, operations = read_override(override)
+    plain, operations = override
     changed: Any = {**document, **plain}
     for operation in operations:
         try:
@@ -112,7 +115,7 @@ def apply_override(
     return dict(changed)
 
 
-def read_override(override: Mapping[Any, Any]) -> tuple[dict[str, Any], tuple[Operation, ...]]:
+def read_override(override: Mapping[Any, Any]) -> ReadOverride:
     """Return the plain keys and the operations of a `param_override`; raise OverrideError."""
     plain = {name: value for name, value in override.items() if name != OPERATIONS}
     for name in plain:

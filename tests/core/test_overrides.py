@@ -18,6 +18,7 @@ from relay_app.core.overrides import (
     check_param_override,
     map_model,
     override_headers,
+    read_override,
 )
 
 NAMES = st.sampled_from(["a", "b", "c", "d", "e"])
@@ -76,11 +77,14 @@ def test_a_mapping_ends_at_a_fixed_point_or_is_a_circle(mapping, model):
 
 
 def changed(document, *operations, context=None, **plain):
-    return apply_override(document, {**plain, "operations": list(operations)}, context=context)
+    override = read_override({**plain, "operations": list(operations)})
+    return apply_override(document, override, context=context)
 
 
 def test_plain_keys_are_set():
-    assert apply_override({"a": 1, "b": 2}, {"b": 3, "c": None}) == {"a": 1, "b": 3, "c": None}
+    override = read_override({"b": 3, "c": None})
+
+    assert apply_override({"a": 1, "b": 2}, override) == {"a": 1, "b": 3, "c": None}
 
 
 def test_plain_keys_come_before_operations():
@@ -306,7 +310,7 @@ def test_an_override_that_would_fail_is_refused_on_save_as_at_run_time(value, wo
     assert words in fault
     if isinstance(value, dict):
         with pytest.raises(OverrideError, match=r"."):
-            apply_override({"a": "x"}, value)
+            apply_override({"a": "x"}, read_override(value))
 
 
 JSON = st.recursive(
@@ -336,7 +340,7 @@ def test_whatever_the_body_an_override_works_or_says_why_not(document, operation
     kept = copy.deepcopy(override)
 
     try:
-        apply_override(document, override)
+        apply_override(document, read_override(override))
     except OverrideError:
         pass
     else:
