@@ -28,6 +28,12 @@ from python_socks.async_.asyncio import Proxy as SocksClient
 from relay_app.core.addresses import address_fault
 from relay_app.core.proxies import Proxy
 
+# What one read of a socket takes at most; the event loop's own 250 KiB, times the streams of slow
+# clients, would fill memory.
+READ_BYTES = 32 * 1024
+# Each read is copied out before the next begins, so all connections of a process share it.
+_read_buffer = memoryview(bytearray(READ_BYTES))
+
 PROXY_TOO_SLOW = "no connection through the proxy in time"
 
 # Whether the connection of the running send had served an earlier request.
@@ -49,6 +55,26 @@ class Protocol(ResponseHandler):
         if isinstance(exc, HttpProcessingError) and self._payload is not None:
             text = f"the answer is not framed as HTTP: {exc.message}"
             self._payload.set_exception(aiohttp.ClientPayloadError(text))
+
+
+class SmallReads(asyncio.BufferedProtocol):
+    """Between a socket and aiohttp: reads no more than `READ_BYTES` at once."""
+
+    def __init__(self, protocol: ResponseHandler) -> None:
+        self._take = protocol.data_received
+        # What the event loop calls besides; aiohttp has the transport already.
+        self.connection_lost = protocol.connection_lost  # type: ignore[method-assign]
+        self.eof_received = protocol.eof_received  # type: ignore[method-assign]
+        self.pause_writing = protocol.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = protocol.resume_writing  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the event loop puts what it reads."""
+        return _read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Pass on what was read."""
+        self._take(bytes(_read_buffer[:nbytes]))
 
 
 class Connector(aiohttp.TCPConnector):
@@ -79,10 +105,10 @@ class Connector(aiohttp.TCPConnector):
     ) -> ResponseHandler:
         """Open a connection within the time limit, which aiohttp forgets for a proxy's answer."""
         if req.proxy is None:
-            return await super()._create_connection(req, traces, timeout)
+            return _reading_little(await super()._create_connection(req, traces, timeout))
         try:
             async with asyncio.timeout(timeout.sock_connect):
-                return await super()._create_connection(req, traces, timeout)
+                return _reading_little(await super()._create_connection(req, traces, timeout))
         except TimeoutError:
             raise httpx.ConnectTimeout(PROXY_TOO_SLOW) from None
 
@@ -104,6 +130,13 @@ class Connector(aiohttp.TCPConnector):
         if found and not allowed:
             raise AddressNotAllowed(f"{host}: {faults[0]}")
         return allowed
+
+
+def _reading_little(protocol: ResponseHandler) -> ResponseHandler:
+    """Return `protocol`, with `SmallReads` between it and its socket."""
+    if protocol.transport is not None:  # else it broke already
+        protocol.transport.set_protocol(SmallReads(protocol))
+    return protocol
 
 
 class SocksConnector(Connector):

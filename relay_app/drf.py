@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from django.http import HttpRequest
@@ -11,6 +12,8 @@ from rest_framework.parsers import BaseParser
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.views import APIView
+
+from relay_app.errors import RelayStopping, is_stopping
 
 
 class AnyContent(BaseContentNegotiation):
@@ -23,6 +26,13 @@ class AnyContent(BaseContentNegotiation):
         self, request: Request, renderers: Any, format_suffix: str | None = None
     ) -> tuple[BaseRenderer, str]:
         return renderers[0], renderers[0].media_type
+
+
+def _go_on() -> None:
+    """Take back the cancellation of the running task: it is to answer."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()
 
 
 class AsyncAPIView(APIView):
@@ -52,7 +62,13 @@ class AsyncAPIView(APIView):
             response = await (handler or self.refuse_method)(self.request)
         except Exception as error:  # noqa: BLE001  # outermost edge: errors become answers
             response = self.handle_error(error)
-        except BaseException:  # cancelled: the client hung up
+        except asyncio.CancelledError as error:
+            if not is_stopping(error):  # the client hung up
+                self.abandoned()
+                raise
+            _go_on()
+            response = self.handle_error(RelayStopping())
+        except BaseException:
             self.abandoned()
             raise
         self.finish(response)

@@ -14,6 +14,7 @@
     ├── ModelNotFound           404  model_not_found
     ├── ResponseNotFound        404  response_not_found
     ├── NoChannelAvailable      503  no_channel_available
+    ├── RelayStopping           503  relay_stopping
     ├── RateLimited             429
     │   ├── RateLimitExceeded        rate_limit_exceeded (of the token)
     │   └── UpstreamCapacity         upstream_capacity
@@ -123,6 +124,26 @@ class NoChannelAvailable(RelayError):
     """Channels list the model, but none may serve this group now."""
 
     http_status, code = 503, "no_channel_available"
+
+
+# What the cancellation of a request says when the relay stops; any other means that its client
+# hung up.
+STOPPING = "the relay stops"
+
+
+class RelayStopping(RelayError):
+    """The relay was told to stop, and the time for requests in flight is over."""
+
+    http_status, code = 503, "relay_stopping"
+    headers = {"Retry-After": "1"}
+
+    def __init__(self) -> None:
+        super().__init__("the relay was stopped before there was an answer; send it again")
+
+
+def is_stopping(error: BaseException) -> bool:
+    """Return whether `error` is the cancellation of a request because the relay stops."""
+    return STOPPING in error.args
 
 
 class RateLimited(RelayError):

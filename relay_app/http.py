@@ -34,6 +34,9 @@ class PieceStream(Protocol):
     def pieces(self) -> AsyncIterator[bytes]:
         """Yield the bytes for the client."""
 
+    def interrupt(self) -> None:
+        """End soon, with an error for the client: the relay stops."""
+
     async def aclose(self) -> None:
         """Close what is open; called once the response ended, however."""
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from django.http.response import HttpResponseBase
 
 from relay_app.attempt import Answer
+from relay_app.errors import STOPPING, RelayStopping
 from relay_app.http import StreamResponse
 
 # Shorter than what proxies and browsers allow a silent connection (nginx: 60 s).
@@ -47,6 +48,9 @@ class LateStream:
             await asyncio.wait({self._work}, timeout=KEEPALIVE_S)
         try:
             self._response = self._respond(self._work.result())
+        except asyncio.CancelledError:  # by `interrupt`
+            yield self._fail(RelayStopping())
+            return
         except Exception as error:  # noqa: BLE001  # outermost edge: errors become events
             yield self._fail(error)
             return
@@ -55,6 +59,13 @@ class LateStream:
                 yield piece
         else:
             yield getattr(self._response, "content", b"")
+
+    def interrupt(self) -> None:
+        """End the stream now, with an error event: the relay stops."""
+        if isinstance(self._response, StreamResponse):
+            self._response.stream.interrupt()
+        else:
+            self._work.cancel(STOPPING)
 
     async def aclose(self) -> None:
         """Give up what still runs."""

@@ -45,12 +45,14 @@ from relay_app.core.limits import limits_of
 from relay_app.core.types import Call, Tried
 from relay_app.dialects.base import Dialect
 from relay_app.errors import (
+    STOPPING,
     RateLimitExceeded,
     RelayError,
     UpstreamCapacity,
     UpstreamFailed,
     UpstreamTimeout,
     UpstreamUnreachable,
+    is_stopping,
 )
 from relay_app.limiter import Hold, Limiter
 from relay_app.request_log import RequestRecord
@@ -71,6 +73,7 @@ class Clock:
 clock = Clock()
 
 ABORTED = Failure(failure_class=FailureClass.ABORTED, message="the client went away")
+STOPPED = Failure(failure_class=FailureClass.ABORTED, message=STOPPING)
 
 
 async def relay(
@@ -123,8 +126,11 @@ async def relay(
                 limits=limits_of(step.channel, options, step.model),
                 last_failure=loop.failures[-1] if loop.failures else None,
             )
-        except asyncio.CancelledError:
-            _note(record, step, began_s, failure=ABORTED, decision="client gone")
+        except asyncio.CancelledError as error:
+            if is_stopping(error):
+                _note(record, step, began_s, failure=STOPPED, decision="relay stopped")
+            else:
+                _note(record, step, began_s, failure=ABORTED, decision="client gone")
             _end_hold(hold, None)
             raise
         _end_hold(hold, outcome)

@@ -21,7 +21,9 @@ from relay_app.core.limits import Limits
 from relay_app.core.redact import redact
 from relay_app.core.sse import BadStream, Splitter, missing_end, read_event
 from relay_app.core.types import EventFacts, Usage
+from relay_app.deadline import Deadline
 from relay_app.dialects.base import Dialect, ErrorParts
+from relay_app.errors import STOPPING, RelayStopping
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +60,7 @@ class AnswerStream:
         self.response_id = ""
         self.ttft_s: float | None = None
         self.dropped_events = 0
+        self.is_interrupted = False
         self._malformed_in_a_row = 0
         self._good_s = sent_s  # when the last event came that was not malformed
         self.on_end: list[Callable[[AnswerStream], None]] = []
@@ -69,6 +72,7 @@ class AnswerStream:
         self._sent_s = sent_s
         self._request_id = request_id
         self._hides_usage = hides_usage
+        self._deadline = Deadline()
         self._splitter = Splitter()
         self._batch: list[bytes] = []  # events read, not looked at yet
         self._held: list[bytes] = []
@@ -83,6 +87,11 @@ class AnswerStream:
     def is_whole(self) -> bool:
         """Return whether the answer reached its proper end."""
         return self.failure is None and (self._is_finished or self._is_last)
+
+    def interrupt(self) -> None:
+        """End the stream now: the relay stops. The client gets an error event."""
+        self.is_interrupted = True
+        self._deadline.expire()
 
     async def open(self) -> Failure | None:
         """Read up to the commit point; return the failure if it is never reached."""
@@ -149,6 +158,7 @@ class AnswerStream:
         if self._is_closed:
             return
         self._is_closed = True
+        self._deadline.close()
         if self.dropped_events:
             log.warning(
                 "malformed events dropped",
@@ -220,6 +230,9 @@ class AnswerStream:
 
     async def _read_after_commit(self) -> list[bytes] | None:
         """Return the next events; None at the end, with `failure` set if it broke."""
+        if self.is_interrupted:
+            self._broke(STOPPING)
+            return None
         total_s = self._limits.total
         deadline_s = self._sent_s + total_s if total_s else None
         if self._complete_s is not None:
@@ -240,6 +253,9 @@ class AnswerStream:
         """Note the break, unless the answer was complete already."""
         if self._is_finished:
             return
+        if self.is_interrupted:  # no fault of the channel
+            self.failure = Failure(failure_class=FailureClass.ABORTED, message=STOPPING)
+            return
         self.failure = Failure(
             failure_class=FailureClass.STREAM_INTERRUPTED,
             message=redact(reason, self._channel.secrets),
@@ -249,13 +265,17 @@ class AnswerStream:
         """Return what the client still needs: nothing, the proper end, or the error."""
         if self.failure is None:
             return b"" if self._is_last else self._dialect.stream_end
+        status, code = 502, "stream_interrupted"
+        reason = "the upstream broke off the answer before its end"
+        if self.is_interrupted:
+            status, code = 503, RelayStopping.code
+            reason = "the relay was stopped before the end of the answer"
         return self._dialect.error_event(
             ErrorParts(
-                status=502,
-                message="the upstream broke off the answer before its end"
-                f" (request id: {self._request_id})",
+                status=status,
+                message=f"{reason} (request id: {self._request_id})",
                 type=None,
-                code="stream_interrupted",
+                code=code,
                 request_id=self._request_id,
             )
         )
@@ -268,9 +288,11 @@ class AnswerStream:
         """Return the next complete events, or None when the upstream has ended."""
         idle_s = self._limits.idle if has_idle_limit else 0
         while True:
-            idle_deadline_s = self._good_s + idle_s if idle_s else None
+            until_s = deadline_s
+            if idle_s and (until_s is None or self._good_s + idle_s < until_s):
+                until_s = self._good_s + idle_s
             try:
-                async with asyncio.timeout(_left_s(deadline_s, idle_deadline_s)):
+                with self._deadline.until(until_s):
                     chunk = await anext(self._chunks)
             except StopAsyncIteration:
                 rest = self._splitter.flush()
@@ -323,9 +345,3 @@ def _body(response: httpx.Response) -> AsyncIterator[bytes]:
     if response.headers.get("content-encoding", "identity") == "identity":
         return response.stream  # type: ignore[return-value]  # an AsyncByteStream
     return response.aiter_bytes()
-
-
-def _left_s(*deadlines_s: float | None) -> float | None:
-    """Return the seconds from now until the first of the deadlines that there are."""
-    first_s = min((d for d in deadlines_s if d is not None), default=None)
-    return None if first_s is None else max(0.0, first_s - time.monotonic())

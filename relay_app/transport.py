@@ -22,6 +22,10 @@ import yarl
 from relay_app.connectors import Connector, SocksConnector, is_reused
 from relay_app.core.proxies import Proxy
 
+# A slow client holds its upstream back, and this is what may wait for it meanwhile: what
+# aiohttp keeps (it stops reading at twice this), and the pieces that are under way.
+READ_BUFFER_BYTES = 16 * 1024
+PIECE_BYTES = 16 * 1024
 # Providers send rate-limit and policy headers of many kilobytes.
 MAX_HEADER_BYTES = 64 * 1024
 # Idle connections are closed before most providers close them (nginx: 60 s or 75 s).
@@ -43,7 +47,8 @@ class _Stream(httpx.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         broken: httpx.TransportError | None = None
         try:
-            async for chunk in self._response.content.iter_any():
+            content = self._response.content
+            while chunk := await content.read(PIECE_BYTES):
                 yield chunk
         except TimeoutError as error:
             broken = httpx.ReadTimeout(_text(error))
@@ -173,6 +178,7 @@ def _new_session(connector: Connector) -> aiohttp.ClientSession:
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         trust_env=False,
+        read_bufsize=READ_BUFFER_BYTES,
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
         timeout=aiohttp.ClientTimeout(total=None),
         max_field_size=MAX_HEADER_BYTES,

@@ -28,6 +28,7 @@ from relay_app.errors import (
     InvalidRequest,
     ModelNotFound,
     RelayError,
+    RelayStopping,
     RequestTooLarge,
     ResponseNotFound,
     UnknownPath,
@@ -174,8 +175,8 @@ class RelayView(DialectView):
         """Return the answer, or begin its stream with comments when it takes long."""
         try:
             await asyncio.wait({work}, timeout=KEEPALIVE_S)
-        except asyncio.CancelledError:
-            work.cancel()
+        except asyncio.CancelledError as error:
+            work.cancel(*error.args)
             await asyncio.gather(work, return_exceptions=True)
             raise
         if work.done() or self.framing is not None:
@@ -265,7 +266,9 @@ class RelayView(DialectView):
     def _stream_ended(self, stream: AnswerStream) -> None:
         self.record.usage = stream.usage
         self.record.response_model = stream.model
-        if stream.failure is not None:
+        if stream.is_interrupted and stream.failure is not None:
+            self._end(status=200, outcome=RelayStopping.code, message=stream.failure.message)
+        elif stream.failure is not None:
             failure = stream.failure
             self._end(status=200, outcome=failure.failure_class, message=failure.message)
         elif stream.is_whole:

@@ -27,6 +27,11 @@ _django: Any = get_asgi_application()
 _relay = LeanHandler()
 
 
+def interrupt() -> None:
+    """End the relay's requests under way, each with an error in its dialect."""
+    _relay.interrupt()
+
+
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer one ASGI scope."""
     if scope["type"] == "lifespan":

@@ -16,7 +16,8 @@ from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.http.response import HttpResponseBase
 
-from relay_app.http import RelayRequest, StreamResponse
+from relay_app.errors import STOPPING
+from relay_app.http import PieceStream, RelayRequest, StreamResponse
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -32,8 +33,31 @@ class ClientGone(Exception):
     """The client hung up while its body was read."""
 
 
+class _Running:
+    """One request under way: its task, and what the client is being sent."""
+
+    __slots__ = ("is_answered", "stream", "work")
+
+    def __init__(self) -> None:
+        self.work: asyncio.Task[None]
+        self.is_answered = False
+        self.stream: PieceStream | None = None
+
+
 class LeanHandler(ASGIHandler):
     """Serves `relay_app.urls` without middleware, signals or threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._running: set[_Running] = set()
+
+    def interrupt(self) -> None:
+        """End each request under way, with an error in its dialect: the relay stops."""
+        for running in list(self._running):
+            if running.stream is not None:
+                running.stream.interrupt()
+            elif not running.is_answered:
+                running.work.cancel(STOPPING)
 
     def load_middleware(self, is_async: bool = False) -> None:
         """Load none."""
@@ -51,13 +75,16 @@ class LeanHandler(ASGIHandler):
             await self._answer_unread(RelayRequest(scope, b"", is_oversized=True), receive, send)
             return
         request = RelayRequest(scope, body, is_oversized=False)
-        work = asyncio.ensure_future(self._answer(request, send))
+        running = _Running()
+        running.work = work = asyncio.ensure_future(self._answer(request, send, running))
+        self._running.add(running)
         gone = asyncio.ensure_future(_hang_up(receive))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             # Also when this task itself is cancelled: the view must hear of it.
             gone.cancel()
+            self._running.discard(running)
             if not work.done():
                 work.cancel()
             await asyncio.gather(work, return_exceptions=True)
@@ -74,12 +101,14 @@ class LeanHandler(ASGIHandler):
                 message["more_body"] = True
             await send(message)
 
-        await self._answer(request, send_all_but_the_end)
+        await self._answer(request, send_all_but_the_end, _Running())
         await _discard_body(receive)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _answer(self, request: RelayRequest, send: Send) -> None:
+    async def _answer(self, request: RelayRequest, send: Send, running: _Running) -> None:
         response = await self._get_response_async(request)  # type: ignore[attr-defined]  # not in the stubs
+        running.is_answered = True
+        running.stream = response.stream if isinstance(response, StreamResponse) else None
         response["X-Request-Id"] = request.relay_id
         try:
             await _send_response(response, send)

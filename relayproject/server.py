@@ -33,6 +33,9 @@ HEAD_TOO_LARGE = (
     b"Content-Type: text/plain\r\nContent-Length: 31\r\n\r\nthe request headers are too big"
 )
 
+# What may wait for a slow client before the answer is held back.
+WRITE_BUFFER_BYTES = 16 * 1024
+
 # Seconds an idle client connection stays open. Longer than the usual 60 s of proxies: the side
 # that reuses connections must be the one to close them, or its next request meets a reset.
 KEEP_ALIVE_S = 75
@@ -47,6 +50,8 @@ LEAVE_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # process group got already.
 ECHO_S = 0.5
 HURRY_POLL_S = 0.1
+# For the errors that tell clients why their answers end, once the drain is over.
+LAST_WORDS_S = 1.0
 
 
 class StopWish:
@@ -101,6 +106,11 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._is_in_head = True
         self._head_bytes = 0
 
+    def connection_made(self, transport: Any) -> None:
+        """Take the connection; let little wait in it for a slow client."""
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        super().connection_made(transport)
+
     def data_received(self, data: bytes) -> None:
         """Take bytes; count those of a head that is not complete after them."""
         super().data_received(data)
@@ -126,6 +136,7 @@ class RelayServer(uvicorn.Server):
 
     `on_stop` runs inside the handler of the first signal, `on_drain` after it with the number of
     requests in flight, `on_hurry` inside the handler of a second signal, which ends the drain.
+    `on_overdue` is called when requests are still in flight at the drain's end.
     """
 
     def __init__(
@@ -136,9 +147,13 @@ class RelayServer(uvicorn.Server):
         on_stop: Callable[[], None] = _nothing,
         on_drain: Callable[[int], None] = _nothing_of,
         on_hurry: Callable[[], None] = _nothing,
+        on_overdue: Callable[[], None] = _nothing,
+        drain_s: float = 0,
         wish: StopWish | None = None,
     ) -> None:
         super().__init__(config)
+        self._on_overdue = on_overdue
+        self._drain_s = drain_s
         self._on_ready = on_ready
         self._on_stop = on_stop
         self._on_drain = on_drain
@@ -172,14 +187,18 @@ class RelayServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def _wait_tasks_to_complete(self) -> None:
-        """Wait for requests in flight; a second signal ends it like the time limit does."""
+        """Wait for requests in flight; a second signal ends it like the time limit does.
+
+        Raises TimeoutError when some are left that could not be told; uvicorn cancels them.
+        """
         drain = asyncio.ensure_future(super()._wait_tasks_to_complete())
+        until_s = time.monotonic() + self._drain_s
         try:
-            while not drain.done():
-                if self._is_hurried:
-                    raise TimeoutError
+            while not (drain.done() or self._is_hurried) and time.monotonic() < until_s:
                 await asyncio.wait({drain}, timeout=HURRY_POLL_S)
-            await drain
+            if not drain.done():
+                self._on_overdue()
+                await asyncio.wait_for(drain, LAST_WORDS_S)
         finally:
             drain.cancel()
 
@@ -199,6 +218,7 @@ def settle_memory() -> None:
 def _config() -> uvicorn.Config:
     from relayproject.asgi import application
 
+    # No timeout_graceful_shutdown: RelayServer ends the drain itself.
     return uvicorn.Config(
         application,
         loop="uvloop",
@@ -211,7 +231,6 @@ def _config() -> uvicorn.Config:
         proxy_headers=False,  # TRUSTED_PROXIES is judged where it is used
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=settings.DRAIN_S,
     )
 
 
@@ -228,12 +247,16 @@ def run(
 
     The callbacks are those of `RelayServer`.
     """
+    from relayproject.asgi import interrupt
+
     server = RelayServer(
         _config(),
         on_ready=on_ready,
         on_stop=on_stop,
         on_drain=on_drain,
         on_hurry=on_hurry,
+        on_overdue=interrupt,
+        drain_s=settings.DRAIN_S,
         wish=wish,
     )
     logging.getLogger("uvicorn.error").addFilter(_is_news)

@@ -31,6 +31,7 @@ DECISIONS = {
     "model fallback": "No channel was left for this model: another one was asked for.",
     "answered": "It answered: the request ended here.",
     "client gone": "The client had hung up, so nobody waited for another attempt.",
+    "relay stopped": "The relay was told to stop and could not wait for it any longer.",
     "answer begun": "Part of the answer had been sent, so it could not begin anew.",
     "specific channel": "The client asked for this channel alone.",
     "affinity": "The client is bound to this channel.",

@@ -9,25 +9,30 @@ import time
 
 import pytest
 
+from tests.support.speakers import SPEAKERS, Speaker
 from tests.support.upstream import Gate, answer, chat, chunk, error, flood, held, silent, stream
 
 GONE_S = 1.0  # spec 03 section 5
 SETTLE_S = 10.0  # for what a loaded machine may be late with
 
 
+CHAT = SPEAKERS[0]
+
+
 class RawClient:
     """A client down to its socket: it reads when told to and hangs up when told to."""
 
-    def __init__(self, client, *, is_stream: bool, receive_buffer: int = 0) -> None:
+    def __init__(
+        self, client, *, is_stream: bool, receive_buffer: int = 0, speaker: Speaker = CHAT
+    ) -> None:
         self.socket = socket.socket()
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(20)
         self.socket.connect(("127.0.0.1", int(client.url.rpartition(":")[2])))
-        document = {"model": "m", "messages": [], "stream": is_stream}
-        body = json.dumps(document).encode()
+        body = json.dumps(speaker.body(is_stream=is_stream)).encode()
         head = (
-            "POST /v1/chat/completions HTTP/1.1\r\nHost: relay\r\n"
+            f"POST {speaker.url(is_stream=is_stream)} HTTP/1.1\r\nHost: relay\r\n"
             f"Authorization: Bearer {client.key}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         self.socket.sendall(head.encode() + body)
@@ -119,6 +124,36 @@ def test_a_hang_up_closes_the_upstream(world, moment, with_reset):
     assert row.is_stream is is_stream
     assert (row.ttft_ms is not None) == bool(wait_for)
     assert row.attempt_count == 1
+
+
+def phases(speaker):
+    """Name → (what the upstream does, what the client waits for), as `speaker` has it."""
+    begun, text = speaker.begin("m-upstream"), speaker.text("so far")
+    return {
+        "before-headers": (silent(), b""),
+        "before-first-token": (stream([*begun, b": ping\n\n"], end="stall"), b""),
+        "mid-stream": (stream([*begun, *[text] * 600], gap_s=0.02), b"so far"),
+        "silent-stream": (stream([*begun, text], end="stall"), b"so far"),
+    }
+
+
+@pytest.mark.parametrize("speaker", SPEAKERS, ids=lambda speaker: speaker.name)
+@pytest.mark.parametrize("phase", phases(CHAT))
+def test_every_dialect_lets_the_upstream_go(world, speaker, phase):
+    action, wait_for = phases(speaker)[phase]
+    base = world.upstream.url("a")
+    if speaker.provider == "gemini":
+        base = base.removesuffix("/v1") + "/v1beta"
+    world.channel("a", action, provider=speaker.provider, base_url=base)
+    client = RawClient(world.ready(), is_stream=True, speaker=speaker)
+    seen = seen_by_upstream(world)
+    if wait_for:
+        client.read_until(wait_for)
+    else:
+        time.sleep(0.1)
+
+    assert_let_go(world, seen, client.hang_up())
+    assert only_row(world).attempt_count == 1
 
 
 def test_a_hang_up_ends_the_attempts(world):
