@@ -1,6 +1,8 @@
 # Every target sets up what it needs; `make` alone lists them.
 PY := .venv/bin/python
 ARGS ?=
+# Test processes: most tests wait for sockets, so one more than there are cores.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help up test check fix lock bench soak mutants
@@ -14,7 +16,7 @@ up: ## everything on a fresh machine: environment, database, demo data, relay on
 
 test: ## the whole test suite, on SQLite and an embedded Valkey unless DATABASE_URL and REDIS_URL say otherwise
 	@scripts/make-env.sh requirements/dev.lock
-	@exec $(PY) -m pytest $(ARGS)
+	@exec $(PY) -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 check: ## lint, format, types, import rules, missing migrations
 	@scripts/make-env.sh requirements/dev.lock
