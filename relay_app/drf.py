@@ -13,7 +13,7 @@ from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from relay_app.errors import RelayStopping, is_stopping
+from relay_app.errors import STOPPED, RelayStopping, is_stopping
 
 
 class AnyContent(BaseContentNegotiation):
@@ -67,11 +67,12 @@ class AsyncAPIView(APIView):
                 self.abandoned()
                 raise
             _go_on()
-            response = self.handle_error(RelayStopping())
+            response = self.handle_error(RelayStopping(STOPPED))
         except BaseException:
             self.abandoned()
             raise
         self.finish(response)
+        await self.settled()
         return response
 
     def begin(self, request: HttpRequest) -> None:
@@ -84,6 +85,10 @@ class AsyncAPIView(APIView):
 
     def finish(self, response: HttpResponseBase) -> None:
         """Take note of the answer before it is sent."""
+        raise NotImplementedError
+
+    async def settled(self) -> None:
+        """Return once the client may learn of the answer."""
         raise NotImplementedError
 
     def abandoned(self) -> None:

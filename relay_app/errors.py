@@ -20,6 +20,7 @@
     │   └── UpstreamCapacity         upstream_capacity
     ├── UpstreamUnreachable     502  upstream_unreachable
     ├── UpstreamTimeout         504  upstream_timeout
+    ├── StreamInterrupted       502  stream_interrupted
     └── UpstreamFailed          as the upstream said
 
 One failed attempt is not here: it is a value, `Failure`, that the attempt loop looks
@@ -129,6 +130,7 @@ class NoChannelAvailable(RelayError):
 # What the cancellation of a request says when the relay stops; any other means that its client
 # hung up.
 STOPPING = "the relay stops"
+STOPPED = "the relay was stopped before there was an answer; send the request again"
 
 
 class RelayStopping(RelayError):
@@ -136,9 +138,6 @@ class RelayStopping(RelayError):
 
     http_status, code = 503, "relay_stopping"
     headers = {"Retry-After": "1"}
-
-    def __init__(self) -> None:
-        super().__init__("the relay was stopped before there was an answer; send it again")
 
 
 def is_stopping(error: BaseException) -> bool:
@@ -178,6 +177,12 @@ class UpstreamTimeout(RelayError):
     """No attempt got an answer, and the last one ran into a time limit of the relay."""
 
     http_status, code = 504, "upstream_timeout"
+
+
+class StreamInterrupted(RelayError):
+    """A stream ended before its proper end, after part of it had been sent."""
+
+    http_status, code = 502, "stream_interrupted"
 
 
 class UpstreamFailed(RelayError):

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from django.http.response import HttpResponseBase
 
 from relay_app.attempt import Answer
-from relay_app.errors import STOPPING, RelayStopping
+from relay_app.errors import STOPPED, STOPPING, RelayStopping
 from relay_app.http import StreamResponse
 
 # Shorter than what proxies and browsers allow a silent connection (nginx: 60 s).
@@ -49,7 +49,7 @@ class LateStream:
         try:
             self._response = self._respond(self._work.result())
         except asyncio.CancelledError:  # by `interrupt`
-            yield self._fail(RelayStopping())
+            yield self._fail(RelayStopping(STOPPED))
             return
         except Exception as error:  # noqa: BLE001  # outermost edge: errors become events
             yield self._fail(error)

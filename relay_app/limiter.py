@@ -36,6 +36,8 @@ log = structlog.get_logger(__name__)
 LEASE_S = 45.0
 RENEW_S = 15.0
 
+# How long the end of an answer waits for the store to hear of it.
+FREED_S = 0.25
 RETRY_S = 1.0
 BATCH = 200  # claims in one round trip: about 10 ms of the store's time
 RENEW_BATCH = 500  # leases in one script
@@ -46,12 +48,13 @@ class _Waiting:
     """A command for the store, and who waits for its answer."""
 
     command: stores.Command
-    answer: asyncio.Future[Answer] | None = None
+    answer: asyncio.Future[Answer | None] | None = None
 
     @property
     def is_unwanted(self) -> bool:
         """Return whether its request went away."""
-        return self.answer is not None and self.answer.done()
+        is_take = isinstance(self.command, Take)
+        return is_take and self.answer is not None and self.answer.done()
 
 
 class Hold:
@@ -60,12 +63,13 @@ class Hold:
     `rooms` are what its meters had left after it, in the order of the claim.
     """
 
-    __slots__ = ("_is_ended", "_limiter", "_taken", "at_ms", "is_shared", "rooms")
+    __slots__ = ("_is_ended", "_limiter", "_sent", "_taken", "at_ms", "is_shared", "rooms")
 
     def __init__(self, limiter: Limiter, taken: Take, granted: Granted, *, is_shared: bool) -> None:
         self._limiter = limiter
         self._taken = taken
         self._is_ended = False
+        self._sent: asyncio.Future[Answer | None] | None = None
         self.at_ms = granted.at_ms
         self.rooms: tuple[Room, ...] = granted.rooms
         self.is_shared = is_shared
@@ -90,7 +94,13 @@ class Hold:
     def _end(self, end: End) -> None:
         if not self._is_ended:
             self._is_ended = True
-            self._limiter.release(self, end)
+            self._sent = self._limiter.release(self, end)
+
+    async def freed(self) -> None:
+        """Return once the store knows of its end, or after a moment; to be awaited before a
+        client learns that its request ended, or its next one could find the slot taken."""
+        if self._sent is not None:
+            await asyncio.wait({self._sent}, timeout=FREED_S)
 
 
 class Limiter:
@@ -157,15 +167,21 @@ class Limiter:
         except asyncio.CancelledError:
             self._give_up(waiting)
             raise
+        assert answer is not None  # the store answers every take
         return self._held(take, answer, is_shared=True)
 
-    def release(self, hold: Hold, end: End) -> None:
-        """Carry out the end of `hold` where it was taken; for `Hold` alone."""
+    def release(self, hold: Hold, end: End) -> asyncio.Future[Answer | None] | None:
+        """Carry out the end of `hold` where it was taken; for `Hold` alone.
+
+        Returns what is done once the store was told, for a hold with slots in it.
+        """
         self._open.discard(hold)
         if not hold.is_shared:
             self._local.end(end)
-        else:
-            self._put(_Waiting(end))
+            return None
+        sent = asyncio.get_running_loop().create_future() if hold.leases else None
+        self._put(_Waiting(end, sent))
+        return sent
 
     def _put(self, waiting: _Waiting) -> None:
         self._waiting.append(waiting)
@@ -190,7 +206,7 @@ class Limiter:
         if isinstance(waiting.command, Take):
             self._undo_unwanted(waiting.command, future.result())
 
-    def _undo_unwanted(self, take: Take, answer: Answer) -> None:
+    def _undo_unwanted(self, take: Take, answer: Answer | None) -> None:
         if isinstance(answer, Granted):
             self._put(_Waiting(undone(take, at_ms=answer.at_ms)))
 
@@ -224,11 +240,11 @@ class Limiter:
                 self._deliver(waiting, answer)
 
     def _deliver(self, waiting: _Waiting, answer: Answer | None) -> None:
-        if waiting.answer is None or answer is None:
+        if waiting.answer is None:
             return
-        if not waiting.is_unwanted:
+        if not waiting.answer.done():
             waiting.answer.set_result(answer)
-        elif isinstance(waiting.command, Take):
+        elif isinstance(waiting.command, Take) and answer is not None:
             self._undo_unwanted(waiting.command, answer)
 
     def _count_alone(self, sent: list[_Waiting], error: Exception) -> None:
@@ -244,8 +260,12 @@ class Limiter:
                 self._waiting.append(_Waiting(free))
         self._waiting += [each for each in waiting if isinstance(each.command, End)]
         for each in (*sent, *waiting):
-            if each.answer is not None and not each.answer.done():
+            if each.answer is None or each.answer.done():
+                continue
+            if isinstance(each.command, Take):
                 each.answer.set_exception(_AwayError())
+            else:
+                each.answer.set_result(None)
 
     async def _look_for(self, store: stores.RateStore) -> None:
         if self._closing.is_set():

@@ -19,6 +19,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import httpx
 
@@ -58,6 +59,7 @@ from relay_app.limiter import Hold, Limiter
 from relay_app.request_log import RequestRecord
 from relay_app.routes import find_routes
 from relay_app.shaping import upstream_model
+from relay_app.streaming import AnswerStream
 
 # Counts the sends of this process: channels whose keys are used in turn follow it.
 _turns: Iterator[int] = itertools.count()
@@ -184,7 +186,11 @@ def _end_hold(hold: Hold | None, outcome: Answer | Failure | None) -> None:
     elif outcome.stream is None:
         hold.end(used_tokens(outcome.usage))
     else:
-        outcome.stream.on_end.append(lambda stream: hold.end(used_tokens(stream.usage)))
+        outcome.stream.on_end.append(partial(_end_with_stream, hold))
+
+
+async def _end_with_stream(hold: Hold, stream: AnswerStream) -> None:
+    hold.end(used_tokens(stream.usage))
 
 
 def _tokens(call: Call) -> int:

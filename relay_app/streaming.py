@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import httpx
 import structlog
@@ -22,8 +23,15 @@ from relay_app.core.redact import redact
 from relay_app.core.sse import BadStream, Splitter, missing_end, read_event
 from relay_app.core.types import EventFacts, Usage
 from relay_app.deadline import Deadline
-from relay_app.dialects.base import Dialect, ErrorParts
-from relay_app.errors import STOPPING, RelayStopping
+from relay_app.dialects.base import Dialect
+from relay_app.errors import (
+    STOPPING,
+    RelayError,
+    RelayStopping,
+    StreamInterrupted,
+    UpstreamFailed,
+)
+from relay_app.exception_handler import parts_of
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +71,7 @@ class AnswerStream:
         self.is_interrupted = False
         self._malformed_in_a_row = 0
         self._good_s = sent_s  # when the last event came that was not malformed
-        self.on_end: list[Callable[[AnswerStream], None]] = []
+        self.on_end: list[Callable[[AnswerStream], Awaitable[None]]] = []
         self._response = response
         self._chunks = aiter(_body(response))
         self._dialect = dialect
@@ -81,6 +89,7 @@ class AnswerStream:
         self._is_cut_short = False  # ended by length, safety or filter
         self._complete_s: float | None = None  # when the stream was complete, but for a mark
         self._is_last = False  # the dialect's last event was seen
+        self._has_said_why = False  # an error event came after the commit point
         self._is_closed = False
 
     @property
@@ -142,7 +151,7 @@ class AnswerStream:
             for raw in self._batch:
                 facts = self._look_at(raw)
                 if facts.is_error:
-                    self._broke(f"error event: {self._error_of(raw).message}")
+                    self._broke_with(self._error_of(raw), is_end=facts.is_last)
                     return False
                 if not (facts.is_malformed or (self._hides_usage and facts.is_usage_only)):
                     out.append(raw)
@@ -168,7 +177,7 @@ class AnswerStream:
             )
         await self._response.stream.aclose()  # type: ignore[union-attr]  # async always
         for hear in self.on_end:
-            hear(self)
+            await hear(self)
 
     # -- before the commit point ---------------------------------------------------
 
@@ -251,34 +260,35 @@ class AnswerStream:
 
     def _broke(self, reason: str) -> None:
         """Note the break, unless the answer was complete already."""
-        if self._is_finished:
-            return
         if self.is_interrupted:  # no fault of the channel
-            self.failure = Failure(failure_class=FailureClass.ABORTED, message=STOPPING)
+            self._fail(Failure(failure_class=FailureClass.ABORTED, message=STOPPING))
             return
-        self.failure = Failure(
-            failure_class=FailureClass.STREAM_INTERRUPTED,
-            message=redact(reason, self._channel.secrets),
-        )
+        message = redact(reason, self._channel.secrets)
+        self._fail(Failure(failure_class=FailureClass.STREAM_INTERRUPTED, message=message))
+
+    def _broke_with(self, failure: Failure, *, is_end: bool) -> None:
+        """Note an error event. Only one that is the dialect's own end of an answer that failed
+        keeps the class of its error (spec 02 section 1, 03 section 3)."""
+        self._has_said_why = True
+        if not is_end:
+            failure = replace(failure, failure_class=FailureClass.STREAM_INTERRUPTED)
+        self._fail(failure)
+
+    def _fail(self, failure: Failure) -> None:
+        if not self._is_finished:
+            self.failure = failure
 
     def _ending(self) -> bytes:
         """Return what the client still needs: nothing, the proper end, or the error."""
         if self.failure is None:
             return b"" if self._is_last else self._dialect.stream_end
-        status, code = 502, "stream_interrupted"
-        reason = "the upstream broke off the answer before its end"
+        told: RelayError = UpstreamFailed(self.failure)  # what its error event said
+        told.code = told.code or StreamInterrupted.code
         if self.is_interrupted:
-            status, code = 503, RelayStopping.code
-            reason = "the relay was stopped before the end of the answer"
-        return self._dialect.error_event(
-            ErrorParts(
-                status=status,
-                message=f"{reason} (request id: {self._request_id})",
-                type=None,
-                code=code,
-                request_id=self._request_id,
-            )
-        )
+            told = RelayStopping("the relay was stopped before the end of the answer")
+        elif not self._has_said_why:
+            told = StreamInterrupted("the upstream broke off the answer before its end")
+        return self._dialect.error_event(parts_of(told, request_id=self._request_id))
 
     # -- reading -------------------------------------------------------------------
 

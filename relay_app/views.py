@@ -84,6 +84,11 @@ class DialectView(AsyncAPIView):
         if self.dialect.request_id_header:
             response[self.dialect.request_id_header] = self.record.request_id
 
+    async def settled(self) -> None:
+        """Return once a slot of the token is free again, if the request ended."""
+        if self.record.hold is not None:
+            await self.record.hold.freed()
+
     def abandoned(self) -> None:
         """End the record of a client that hung up."""
         self._end(status=CLIENT_GONE, outcome=CLIENT_LEFT)
@@ -263,7 +268,7 @@ class RelayView(DialectView):
             answer.stream, content_type=content_type, headers=STREAM_HEADERS, framing=framing
         )
 
-    def _stream_ended(self, stream: AnswerStream) -> None:
+    async def _stream_ended(self, stream: AnswerStream) -> None:
         self.record.usage = stream.usage
         self.record.response_model = stream.model
         if stream.is_interrupted and stream.failure is not None:
@@ -276,6 +281,7 @@ class RelayView(DialectView):
             self._end(status=200, outcome="ok")
         else:
             self._end(status=CLIENT_GONE, outcome=CLIENT_LEFT)
+        await self.settled()
 
 
 class StoredResponseView(RelayView):

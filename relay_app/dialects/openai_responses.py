@@ -98,7 +98,7 @@ class OpenAIResponses(OpenAIDialect):
             return EventFacts(is_error=is_error, is_malformed=not is_error)
         kind = text_in(event, "type") or name.decode("ascii", "replace")
         if kind in FAILED or name == b"error":
-            return EventFacts(is_error=True)
+            return EventFacts(is_error=True, is_last=kind == "response.failed")
         if kind in FINISHED:
             return _end(event, is_normal=kind == "response.completed")
         if kind.startswith("response.output_item."):

@@ -244,8 +244,15 @@ def test_a_failed_stream_is_told_by_its_error(world, code, status):
     assert answered.json()["error"]["message"].startswith("why it broke (request id: ")
 
 
-@pytest.mark.parametrize("last", [[], [failed()], [event("error", message="x")]])
-def test_a_stream_that_breaks_ends_in_an_error_of_the_dialect(world, last):
+@pytest.mark.parametrize(
+    ("last", "code", "outcome"),
+    [
+        ([], "stream_interrupted", "STREAM_INTERRUPTED"),
+        ([failed()], "server_error", "SERVER"),
+        ([event("error", message="x")], "stream_interrupted", "STREAM_INTERRUPTED"),
+    ],
+)
+def test_a_stream_that_breaks_ends_in_an_error_of_the_dialect(world, last, code, outcome):
     world.channel("a", stream([CREATED, delta("so far"), *last], end="proper" if last else "cut"))
 
     answered = ask(world, stream=True)
@@ -256,10 +263,10 @@ def test_a_stream_that_breaks_ends_in_an_error_of_the_dialect(world, last):
     assert name == "event: error"
     document = json.loads(data.removeprefix("data: "))
     request_id = answered.headers["x-request-id"]
-    assert (document["type"], document["code"]) == ("error", "stream_interrupted")
+    assert (document["type"], document["code"]) == ("error", code)
     assert document["message"].endswith(f"(request id: {request_id})")
     assert document["error"]["message"] == document["message"]
-    assert world.log(request_id).outcome == "STREAM_INTERRUPTED"
+    assert world.log(request_id).outcome == outcome
 
 
 def test_an_error_behind_the_proper_end_changes_nothing(world):

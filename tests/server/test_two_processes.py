@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.server.running import Serve, environment, manage, wait_for
-from tests.support.upstream import Gate, Upstream, answer, chat, error, held
+from tests.support.upstream import Gate, Upstream, answer, chat, chunk, error, held, stream
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -188,3 +188,24 @@ def test_keys_and_tokens_are_nowhere_in_clear(serve: Serve, upstream: Upstream) 
 
 def files(serve: Serve) -> list[Path]:
     return [path for path in serve.data_dir.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
+def test_a_slot_is_free_when_the_answer_ends(
+    serve: Serve, upstream: Upstream, is_stream: bool
+) -> None:
+    """A client of one request at a time is never refused, whichever process it meets."""
+    address = serve.wait_ready()
+    whole = stream([chunk("x"), chunk(finish="stop"), b"data: [DONE]\n\n"])
+    upstream.script("a", whole if is_stream else answer(200, chat()))
+    configure(serve, upstream, concurrency=1)
+    wait_for(lambda: statuses(address) == {200}, IN_USE_S)
+    body = {"model": "m", "messages": [], "stream": is_stream}
+    headers = {"Authorization": f"Bearer {CLIENT_KEY}"}
+
+    seen = Counter(
+        httpx.post(f"{address}/v1/chat/completions", json=body, headers=headers).status_code
+        for _ in range(60)
+    )
+
+    assert seen == {200: 60}
