@@ -199,7 +199,7 @@ def test_a_slot_is_free_when_the_answer_ends(
     whole = stream([chunk("x"), chunk(finish="stop"), b"data: [DONE]\n\n"])
     upstream.script("a", whole if is_stream else answer(200, chat()))
     configure(serve, upstream, concurrency=1)
-    wait_for(lambda: statuses(address) == {200}, IN_USE_S)
+    wait_for(lambda: statuses(address) == {200}, 5 * IN_USE_S)
     body = {"model": "m", "messages": [], "stream": is_stream}
     headers = {"Authorization": f"Bearer {CLIENT_KEY}"}
 
