@@ -196,10 +196,11 @@ def test_a_slot_is_free_when_the_answer_ends(
 ) -> None:
     """A client of one request at a time is never refused, whichever process it meets."""
     address = serve.wait_ready()
-    whole = stream([chunk("x"), chunk(finish="stop"), b"data: [DONE]\n\n"])
-    upstream.script("a", whole if is_stream else answer(200, chat()))
+    upstream.script("a", answer(200, chat()))
     configure(serve, upstream, concurrency=1)
     wait_for(lambda: statuses(address) == {200}, 5 * IN_USE_S)
+    if is_stream:
+        upstream.script("a", stream([chunk("x"), chunk(finish="stop"), b"data: [DONE]\n\n"]))
     body = {"model": "m", "messages": [], "stream": is_stream}
     headers = {"Authorization": f"Bearer {CLIENT_KEY}"}
 
