@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -28,8 +28,10 @@ from relay_app.config_apply import PROGRESS_EVERY, config_lock
 from relay_app.config_channel_fields import set_limits
 from relay_app.config_fields import MAX_BALANCE_USD
 from relay_app.config_file import AUTO_GROUPS, VERSION
-from relay_app.config_plan import GROUP_ATTRIBUTES, NANO, USER_ATTRIBUTES, said, same
+from relay_app.config_plan import AUTO, GROUP_ATTRIBUTES, NANO, USER_ATTRIBUTES, said, same
+from relay_app.config_prune import some
 from relay_app.config_rows import ChannelRow, GroupRow, Row, TokenRow, UserRow, file_fields
+from relay_app.references import option_naming, tokens_of, users_of
 
 # Settings of provider types that are no secrets; others may be, such as a private key.
 PLAIN_SETTINGS = frozenset({"api_version", "behaviour", "location", "project", "region"})
@@ -72,11 +74,11 @@ def config_export(
         document = {
             "version": VERSION,
             "options": _options(notices),
-            "groups": [_row(GroupRow, group, GROUP_ATTRIBUTES) for group in _named(Group)],
+            "groups": _groups(notices),
             "auto_groups": _auto_groups(),
             "channels": list(_channels(with_keys=with_keys, progress=progress)),
             "users": [_user(user, notices) for user in _by(User.objects.all(), "username")],
-            "tokens": _tokens(),
+            "tokens": _tokens(notices),
         }
     return Exported(document=document, notices=notices)
 
@@ -100,6 +102,32 @@ def _options(notices: list[str]) -> dict[str, Any]:
                 value = int(value)  # as people write it
             found[option.name] = _sorted(value)
     return found
+
+
+def _groups(notices: list[str]) -> list[dict[str, Any]]:
+    """Return the groups, and an empty one for each name that has none: it serves as little,
+    and without it no other database would take the file."""
+    groups = {group.name: group for group in _named(Group)}
+    # Every user begins in group default, whether it is there or not.
+    of_users = _names(User, "group") - {"default"}
+    named = {*_auto_groups(), *of_users, *_names(Token, "group")}
+    for name in sorted(named - {"", AUTO, *groups}):
+        groups[name] = Group(name=name, ratio=Decimal(1))
+        notices.append(
+            f"group {name} does not exist but is named by {_namers(name)}:"
+            " it is written as a group without channels"
+        )
+    return [_row(GroupRow, groups[name], GROUP_ATTRIBUTES) for name in sorted(groups)]
+
+
+def _names(model: type[Model], column: str) -> set[str]:
+    rows = model._default_manager.order_by()  # noqa: SLF001 - public API
+    return set(rows.values_list(column, flat=True).distinct())
+
+
+def _namers(group: str) -> str:
+    found = [*users_of([group]), *tokens_of([group]), *option_naming([group])]
+    return some([namer.title for namer in found])
 
 
 def _auto_groups() -> list[str]:
@@ -154,13 +182,31 @@ def _user(user: User, notices: list[str]) -> dict[str, Any]:
     return row
 
 
-def _tokens() -> list[dict[str, Any]]:
+def _tokens(notices: list[str]) -> list[dict[str, Any]]:
     attributes = {"name": "name", "key_hash": "key_hash", **config_tokens.ATTRIBUTES}
-    rows = Token.objects.select_related("user")
-    return [
-        _row(TokenRow, token, attributes, user=token.user.username)
-        for token in sorted(rows, key=lambda token: (token.user.username, token.name))
-    ]
+    channels = _names(Channel, "name")
+    rows = []
+    tokens = Token.objects.select_related("user")
+    for token in sorted(tokens, key=lambda token: (token.user.username, token.name)):
+        row = _row(TokenRow, token, attributes, user=token.user.username)
+        if reason := _why_no_channel(token, channels):
+            # Without its channel it could use all: it must not work.
+            row |= {"specific_channel": "", "enabled": False}
+            notices.append(
+                f"token {token.user.username}/{token.name} is written as disabled, without its"
+                f" channel {token.specific_channel}: {reason}"
+            )
+        rows.append(row)
+    return rows
+
+
+def _why_no_channel(token: Token, channels: Collection[str]) -> str:
+    """Return why no file could name the token's channel; empty if it could, or has none."""
+    if not token.specific_channel:
+        return ""
+    if token.specific_channel not in channels:
+        return "there is no such channel"
+    return "" if token.user.is_staff else f"user {token.user.username} is not staff"
 
 
 def _named(model: type[Model]) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import Count
+from django.db.models import Count, Model
 
 from billing_app.models import Token, User
 from channels_app.models import Channel, Group, Option
@@ -17,6 +17,7 @@ from channels_app.options import OPTIONS, build_options
 from relay_app.config_file import AUTO_GROUPS, Config
 from relay_app.config_plan import Plan, chunks, option_change, same
 from relay_app.models import RequestLog
+from relay_app.references import tokens_of, users_of
 
 SHOWN_NAMES = 3  # of those that a notice counts
 
@@ -68,7 +69,7 @@ def _prune_users(plan: Plan, config: Config) -> None:
     ]
     kept = [user.username for user in gone if user.is_staff or user.is_superuser]
     if kept:
-        plan.notices.append(f"users: {_some(kept)}: of the admin, never pruned")
+        plan.notices.append(f"users: {some(kept)}: of the admin, never pruned")
     gone = [user for user in gone if not (user.is_staff or user.is_superuser)]
     used = _with_logs("user_name", [user.username for user in gone])
     for user in gone:
@@ -118,22 +119,15 @@ def note_stranded(plan: Plan) -> None:
     gone = {(type(row), row.pk) for row in plan.deletes}
     planned = {(type(row), row.pk): row for row, _ in plan.saves}
 
-    def still(row: User | Token) -> bool:
+    def still(row: Model) -> bool:
         key = (type(row), row.pk)
         return key not in gone and getattr(planned.get(key, row), "group", "") in names
 
-    users = User.objects.filter(group__in=names).order_by("username")
-    tokens = Token.objects.filter(group__in=names).select_related("user")
-    labels = [f"user {user.username}" for user in users if still(user)]
-    labels += [
-        f"token {token.user.username}/{token.name}"
-        for token in tokens.order_by("user__username", "name")
-        if still(token)
-    ]
+    labels = [n.title for n in (*users_of(names), *tokens_of(names)) if still(n.row)]
     if names.intersection(_auto_groups(plan)):
         labels.append(f"option {AUTO_GROUPS}")
     if labels:
-        plan.notices.append(f"groups: {_some(labels)}: still of a group that is deleted")
+        plan.notices.append(f"groups: {some(labels)}: still of a group that is deleted")
 
 
 def _auto_groups(plan: Plan) -> tuple[str, ...]:
@@ -142,7 +136,8 @@ def _auto_groups(plan: Plan) -> tuple[str, ...]:
     return build_options({} if is_reset else stored | plan.options).auto_groups
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """Return the first of `names`, and how many more there are."""
     more = len(names) - SHOWN_NAMES
     return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
 

@@ -40,6 +40,7 @@ class PlainAdmin(ModelAdmin):  # type: ignore[misc]  # unfold is untyped
     change_list_template: Any = "relay_app/admin/change_list.html"
     change_form_template: Any = "relay_app/admin/change_form.html"
     delete_confirmation_template: Any = "relay_app/admin/delete_confirmation.html"
+    delete_selected_confirmation_template: Any = "relay_app/admin/delete_selected.html"
     object_history_template: Any = "relay_app/admin/object_history.html"
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -34,8 +35,10 @@ from relay_app.admin.base import (
     page_of,
 )
 from relay_app.admin.channel_forms import ChannelForm, ChannelKeyInline, DisableForm
+from relay_app.admin.deletion import PlainDeletion, lost_service, namers_of_channels
 from relay_app.config_fields import without_password
 from relay_app.providers.registry import ADAPTERS
+from relay_app.references import Namer
 
 STATUS_COLOURS = {
     Status.ENABLED.value: "success",
@@ -100,7 +103,7 @@ class SpecialFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
 
 
 @admin.register(Channel)
-class ChannelAdmin(HistoryAdmin):
+class ChannelAdmin(PlainDeletion, HistoryAdmin):
     """Every setting of a channel on one page."""
 
     form = ChannelForm
@@ -205,6 +208,14 @@ class ChannelAdmin(HistoryAdmin):
         super().save_model(request, obj, form, change)
         for notice in getattr(form, "notices", ()):
             self.message_user(request, notice, messages.WARNING)
+
+    def blockers(self, rows: Sequence[Channel]) -> list[Namer]:
+        """Return the tokens that may use one of the channels alone."""
+        return namers_of_channels(rows)
+
+    def losses(self, rows: Sequence[Channel]) -> list[Any]:
+        """Return which groups lose what, and who is in them."""
+        return lost_service(rows)
 
     status_changed = moment_column("status_changed_at", "Status changed")
     created = moment_column("created_at", "Created")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
@@ -16,8 +17,10 @@ from django.utils.safestring import SafeString
 from billing_app.models import Token, User
 from channels_app.models import Channel, Group
 from relay_app.admin.base import HistoryAdmin, column, link, list_of_rows
+from relay_app.admin.deletion import PlainDeletion, namers_of_groups
 from relay_app.admin.fields import NamesField, checked
 from relay_app.config_fields import text
+from relay_app.references import Namer
 from relay_app.routes import AUTO
 
 
@@ -44,7 +47,7 @@ class GroupForm(forms.ModelForm[Group]):
 
 
 @admin.register(Group)
-class GroupAdmin(HistoryAdmin):
+class GroupAdmin(PlainDeletion, HistoryAdmin):
     """Groups of channels, with who uses them."""
 
     form = GroupForm
@@ -66,6 +69,10 @@ class GroupAdmin(HistoryAdmin):
     ) -> tuple[str, ...]:
         """Keep the name of a group: tokens and users refer to it."""
         return ("name",) if obj else ()
+
+    def blockers(self, rows: Sequence[Group]) -> list[Namer]:
+        """Return who names the groups: without them they would have no channel to use."""
+        return namers_of_groups(rows)
 
     @column("Open to")
     def open_to(self, group: Group) -> str:

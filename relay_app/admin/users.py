@@ -30,6 +30,7 @@ from relay_app.admin.base import (
     list_of_rows,
     moment_column,
 )
+from relay_app.admin.deletion import PlainDeletion
 from relay_app.admin.fields import GroupNameField
 from relay_app.admin.filters import GroupNameFilter
 
@@ -78,7 +79,7 @@ class NewAccountForm(UserCreationForm):  # type: ignore[misc]  # unfold is untyp
 
 
 @admin.register(User)
-class UserAdmin(HistoryAdmin, DjangoUserAdmin):  # type: ignore[type-arg]  # generic in stubs only
+class UserAdmin(PlainDeletion, HistoryAdmin, DjangoUserAdmin):  # type: ignore[type-arg]  # generic in stubs only
     """Accounts: operators of the admin and owners of tokens."""
 
     form = AccountForm
@@ -169,5 +170,5 @@ def _may_touch(request: HttpRequest, account: User | None) -> bool:
 
 
 @admin.register(Role)
-class RoleAdmin(PlainAdmin, DjangoRoleAdmin):
+class RoleAdmin(PlainDeletion, PlainAdmin, DjangoRoleAdmin):
     """Roles: named sets of permissions."""

@@ -425,3 +425,64 @@ def test_money_and_ratios_are_written_without_noise() -> None:
 
     assert document["groups"][0]["ratio"] == "0.8"
     assert document["users"][0]["balance_usd"] == "10"
+
+
+# -- what is named and not there ---------------------------------------------------------
+
+
+def test_an_export_that_names_what_is_gone_applies_to_an_empty_database() -> None:
+    apply(RICH)
+    Group.objects.filter(name="vip").delete()
+    Channel.objects.filter(name="primary").delete()
+
+    text, errors = export(with_keys=True)
+    empty_tables()
+    apply(text)
+
+    assert errors == [
+        "note: group vip does not exist but is named by user alice, option AutoGroups: it is"
+        " written as a group without channels",
+        "note: token operator/all is written as disabled, without its channel primary: there is"
+        " no such channel",
+        "note: applying it here would change something: + group vip",
+        "note: applying it here would change something: ~ token operator/all: enabled true ->"
+        " false, specific_channel primary -> ''",
+    ]
+    token = Token.objects.get(name="all")
+    assert (token.is_enabled, token.specific_channel) == (False, "")
+    assert User.objects.get(username="alice").group == "vip"
+    assert export(with_keys=True) == (text, [])
+
+
+def test_a_channel_of_its_own_for_one_who_is_no_longer_staff_is_not_widened() -> None:
+    apply(RICH)
+    User.objects.update(is_staff=False)
+
+    text, errors = export(with_keys=True)
+    empty_tables()
+    apply(text)
+
+    assert "without its channel primary: user operator is not staff" in errors[0]
+    assert not Token.objects.get(name="all").is_enabled
+
+
+@hypothesis_settings(max_examples=15)
+@given(
+    document=documents,
+    gone=st.sets(st.sampled_from(["default", "vip"])),
+    user_group=st.sampled_from(["default", "vip", "auto", "gone"]),
+    auto_groups=st.lists(st.sampled_from(["default", "vip"]), unique=True),
+)
+def test_any_export_applies_to_an_empty_database(
+    document: dict[str, Any], gone: set[str], user_group: str, auto_groups: list[str]
+) -> None:
+    empty_tables()
+    apply(yaml_text(document | {"auto_groups": auto_groups}))
+    User.objects.filter(username="alice").update(group=user_group)
+    Group.objects.filter(name__in=gone).delete()
+
+    text = yaml_text(config_export(with_keys=True).document)
+    empty_tables()
+    apply(text)
+
+    assert yaml_text(config_export(with_keys=True).document) == text

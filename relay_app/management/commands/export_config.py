@@ -36,20 +36,22 @@ class Command(BaseCommand):
         try:
             exported = config_export(with_keys=with_keys, progress=self.stderr.write)
             self.stdout.write(yaml_text(exported.document))
-            faults = _faults(exported.document)
+            changes, faults = _check(exported.document)
         except DatabaseError as error:
             raise CommandError(database_says(error)) from None
         except ImproperlyConfigured as error:  # a secret that no key opens
             raise CommandError(str(error)) from None
         for notice in exported.notices:
             self.stderr.write(f"note: {notice}")
+        for change in changes:
+            self.stderr.write(f"note: applying it here would change something: {change}")
         for fault in faults:
             self.stderr.write(f"note: apply_config would not take it as it is: {fault}")
 
 
-def _faults(document: dict[str, Any]) -> list[str]:
-    """Return what keeps the file from changing nothing: rows that no file could make."""
+def _check(document: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Return what applying the file here would change, and why it would be refused."""
     try:
-        return config_apply(config_of(document, environ={}), is_dry_run=True).lines
+        return config_apply(config_of(document, environ={}), is_dry_run=True).lines, []
     except ConfigError as error:
-        return list(error.problems)
+        return [], list(error.problems)

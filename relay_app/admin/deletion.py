@@ -1,0 +1,113 @@
+"""What the delete pages say: what goes with a row, who loses what, and why it may not go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.apps import apps
+from django.contrib.admin.utils import get_deleted_objects
+from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+
+from channels_app.core.routing import model_matches
+from channels_app.models import Channel, Group, Status
+from relay_app.admin.base import link, page_of
+from relay_app.config_plan import names_in
+from relay_app.references import (
+    Namer,
+    channels_in,
+    option_naming,
+    tokens_for,
+    tokens_of,
+    users_of,
+)
+
+SHOWN = 20  # names in one line; thousands would help nobody
+
+
+class PlainDeletion:
+    """Delete pages that name what people know, and not the rows that join two others.
+
+    Comes before unfold's class. A page says more by `blockers` and `losses`.
+    """
+
+    def blockers(self, rows: Sequence[Any]) -> list[Namer]:
+        """Return who names the rows, so that they can't be deleted."""
+        return []
+
+    def losses(self, rows: Sequence[Any]) -> list[Any]:
+        """Return lines on what is lost besides the rows."""
+        return []
+
+    def get_deleted_objects(self, objs: Iterable[Any], request: HttpRequest) -> Any:
+        """Return what the pages show: lines, counts, lacking permissions, and blockers."""
+        rows = list(objs)
+        lines, counts, lacking, protected = get_deleted_objects(
+            rows,
+            request,
+            self.admin_site,  # type: ignore[attr-defined]  # of ModelAdmin
+        )
+        joining = [m._meta for m in apps.get_models(include_auto_created=True)]  # noqa: SLF001 - public API
+        joining = [meta for meta in joining if meta.auto_created]
+        starts = tuple(f"{capfirst(meta.verbose_name)}: " for meta in joining)
+        plurals = {meta.verbose_name_plural for meta in joining}
+        return (
+            [*_without(lines, starts), *self.losses(rows)],
+            {name: count for name, count in counts.items() if name not in plurals},
+            lacking,
+            [*protected, *map(_linked, self.blockers(rows))],
+        )
+
+
+def namers_of_groups(groups: Sequence[Group]) -> list[Namer]:
+    """Return the users, tokens, channels and the option that name one of `groups`."""
+    names = [group.name for group in groups]
+    return [*users_of(names), *tokens_of(names), *channels_in(names), *option_naming(names)]
+
+
+def namers_of_channels(channels: Sequence[Channel]) -> list[Namer]:
+    """Return the tokens that may use one of `channels` alone."""
+    return tokens_for([channel.name for channel in channels])
+
+
+def lost_service(channels: Sequence[Channel]) -> list[Any]:
+    """Return a line for each group that loses models with `channels`, and who is in it."""
+    serving = [channel for channel in channels if channel.status != Status.DISABLED]
+    ids = [channel.pk for channel in channels]
+    lines: list[Any] = []
+    for group in Group.objects.filter(channels__in=serving).distinct():
+        left = group.channels.filter(status=Status.ENABLED).exclude(pk__in=ids)
+        others = [names_in(names) for names in left.values_list("model_names", flat=True)]
+        served = set().union(*others)
+        gone = set().union(*(names_in(c.model_names) for c in serving if group in c.groups.all()))
+        lost = sorted(m for m in gone if not any(model_matches(p, m) for p in served))
+        if not lost:
+            continue
+        what = f"Group {group.name} is left with no channel in use" if not others else ""
+        what = what or f"Group {group.name} loses models: {', '.join(lost[:SHOWN])}"
+        who = [*users_of([group.name]), *tokens_of([group.name])]
+        lines.append(what)
+        if who:
+            more = f" and {len(who) - SHOWN} more" if len(who) > SHOWN else ""
+            named = format_html_join(", ", "{}", ((_linked(n),) for n in who[:SHOWN]))
+            lines.append([format_html("{}{}", named, more)])
+    return lines
+
+
+def _linked(namer: Namer) -> SafeString:
+    return link(page_of(type(namer.row), namer.row.pk), namer.title)
+
+
+def _without(lines: list[Any], starts: tuple[str, ...]) -> list[Any]:
+    """Return nested lines without those that begin with one of `starts`."""
+    kept: list[Any] = []
+    for line in lines:
+        if isinstance(line, list):
+            if inner := _without(line, starts):
+                kept.append(inner)
+        elif not str(line).startswith(starts):
+            kept.append(line)
+    return kept
