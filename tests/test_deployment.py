@@ -169,6 +169,16 @@ def test_beat_runs_once_and_the_worker_runs_none() -> None:
     assert "RELAY_WORKER_BEAT" not in COMPOSE_TEXT
 
 
+def test_the_readme_passes_the_keys_of_a_file_into_the_container() -> None:
+    """A container lacks the variables of the shell."""
+    readme = (ROOT / "README.md").read_text()
+    named = set(re.findall(r"\{env: (\w+)\}", readme)) - {"NAME"}
+    command = re.search(r"compose exec [^`]*apply_config", readme)
+
+    assert command
+    assert named == set(re.findall(r"-e (\w+)", command[0]))
+
+
 # -- how they run --------------------------------------------------------------------------
 
 

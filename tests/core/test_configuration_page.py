@@ -47,6 +47,11 @@ def test_every_key_of_a_row_is_there(title: str, kind: type[Row]) -> None:
     assert list(rows(title)) == list(file_fields(kind))
 
 
+def test_no_table_is_torn() -> None:
+    """A blank line inside a table would end it: rows after it would be shown as text."""
+    assert not re.search(r"^\|.*\n\n\| `", PAGE.read_text(), flags=re.MULTILINE)
+
+
 def test_every_section_type_and_timeout_is_there() -> None:
     assert list(rows("Top")) == list(SECTIONS)
     channels = rows("channels")
