@@ -264,11 +264,17 @@ def _final_error(loop: AttemptLoop) -> RelayError:
     failure = telling_failure(loop.failures)
     if failure is not None:
         return UpstreamFailed(failure)
-    attempts = len(loop.failures)
     if not loop.failures and loop.room_at_s is not None:
         wait_s = max(1.0, loop.room_at_s - clock.now_s())
         text = f"all channels for this model are at their limits; try again in {wait_s:.0f} s"
         return UpstreamCapacity(text, retry_after_s=wait_s)
+    count = len(loop.failures)
+    attempts = "1 attempt" if count == 1 else f"{count} attempts"
     if loop.failures and loop.failures[-1].failure_class is FailureClass.TIMEOUT:
-        return UpstreamTimeout(f"no upstream answered in time ({attempts} attempts)")
-    return UpstreamUnreachable(f"no upstream gave an answer ({attempts} attempts)")
+        return UpstreamTimeout(f"no upstream answered in time ({attempts})")
+    if {f.failure_class for f in loop.failures} == {FailureClass.CHANNEL_CONFIG}:
+        return UpstreamUnreachable(
+            "nothing could be sent to an upstream: what serves this model is not set up"
+            f" completely here; tell who runs this relay ({attempts})"
+        )
+    return UpstreamUnreachable(f"no upstream gave an answer ({attempts})")

@@ -150,6 +150,27 @@ def test_no_answer_at_all_is_502(world):
     assert response.headers["x-relay-attempts"] == "2"
     log = world.log(response.headers["x-request-id"])
     assert [a.failure_class for a in log.attempts.all()] == ["TRANSPORT", "TRANSPORT"]
+    assert log.message == "no upstream gave an answer (2 attempts)"
+
+
+def test_channels_that_nothing_can_be_sent_to_are_told_as_such_without_names(world):
+    world.channel("planted-name").keys.update(status="disabled")
+
+    response = world.ready().chat()
+
+    problem = response.json()["error"]
+    assert (response.status_code, problem["code"]) == (502, "upstream_unreachable")
+    assert problem["message"].startswith("nothing could be sent to an upstream: ")
+    assert "(1 attempt)" in problem["message"]
+    assert "planted" not in response.text
+    attempt = world.log(response.headers["x-request-id"]).attempts.get()
+    assert attempt.upstream_code == "channel:no_available_key"
+
+
+def test_one_attempt_that_was_sent_is_counted_in_the_singular(world):
+    world.channel("a", reset())
+
+    assert "no upstream gave an answer (1 attempt)" in world.ready().chat().text
 
 
 def test_a_time_limit_of_ours_is_504_and_not_repeated(world):
