@@ -15,6 +15,7 @@ from channels_app.services import channel_key_new, status_by_hand
 from relay_app.config_channel_fields import Kept
 from relay_app.config_fields import without_password
 from relay_app.config_file import Config
+from relay_app.config_notes import in_no_group
 from relay_app.config_plan import Plan, chunks, difference, is_new, need_group, said, take, validate
 from relay_app.config_rows import ChannelRow, KeyRow
 from relay_app.providers.registry import ADAPTERS
@@ -87,7 +88,7 @@ def _take_fields(plan: Plan, row: ChannelRow, channel: Channel) -> tuple[list[st
         if isinstance(row.type, UnsetType):
             plan.refuse(f"{row.path}.type", "is missing; a new channel wants one")
         if not row.groups:
-            plan.notices.append(f"{row.path}: {row.name} is in no group, so no token can use it")
+            plan.notices.append(f"{row.path}: {in_no_group(row.name)}")
     row = _with_kept(plan, row, channel)
     fields, words = take(row, channel, ATTRIBUTES)
     validate(plan, row, channel, fields=fields, names={"name": "name", **ATTRIBUTES})

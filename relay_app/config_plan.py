@@ -6,7 +6,7 @@ problems that only the database can tell, such as a group that nobody has made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -22,7 +22,8 @@ from channels_app.options import OPTIONS
 from relay_app.config_channel_fields import set_limits
 from relay_app.config_fields import SHOWN_CHARS, nearest, shown, tidy_network, without_password
 from relay_app.config_file import AUTO_GROUPS, Config
-from relay_app.config_rows import GroupRow, Row, UserRow
+from relay_app.config_notes import unknown_user_groups
+from relay_app.config_rows import Row, UserRow
 
 NANO = 10**9
 CHUNK = 500  # values in one query, below every database's limit of parameters
@@ -107,18 +108,12 @@ def plan_groups(plan: Plan, config: Config) -> dict[str, Group]:
             plan.refuse(f"{row.path}.name", f"{AUTO} stands for all of {AUTO_GROUPS}")
         fields, words = take(row, group, GROUP_ATTRIBUTES)
         if "user_groups" in fields:
-            _note_unknown(plan, row, {*groups, *new})
+            notes = unknown_user_groups(group.user_groups, groups={*groups, *new})
+            plan.notices += [f"{row.path}.user_groups: {note}" for note in notes]
         validate(plan, row, group, fields=fields, names={"name": "name", **GROUP_ATTRIBUTES})
         plan.save(group, fields)
         plan.say(group, f"group {row.name}", words=words)
     return groups
-
-
-def _note_unknown(plan: Plan, row: GroupRow, groups: Collection[str]) -> None:
-    for name in row.user_groups or ():
-        if name not in groups:
-            hint = nearest(name, groups)
-            plan.notices.append(f"{row.path}.user_groups: no user is in {shown(name)} yet{hint}")
 
 
 def check_auto_groups(plan: Plan, config: Config, groups: Mapping[str, Group]) -> None:

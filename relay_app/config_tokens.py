@@ -13,6 +13,7 @@ from billing_app.services import key_hash, key_hint
 from channels_app.models import Channel, Group
 from relay_app.config_fields import nearest, shown
 from relay_app.config_file import Config
+from relay_app.config_notes import closed_to_token
 from relay_app.config_plan import AUTO, Plan, chunks, is_new, need_group, take, validate
 from relay_app.config_rows import TokenRow
 
@@ -59,7 +60,7 @@ def plan_tokens(
         user = users[row.user]
         token = tokens.get((user.pk, row.name)) or Token(user=user, name=row.name)
         _check_references(plan, row, token, user=user, around=around)
-        _plan_token(plan, row, token, around.owners)
+        _plan_token(plan, row, token, around)
 
 
 def _check_references(
@@ -77,19 +78,22 @@ def _check_references(
         plan.refuse(path, f"no channel {shown(name)}{nearest(name, around.channels)}")
 
 
-def _plan_token(plan: Plan, row: TokenRow, token: Token, owners: dict[str, str]) -> None:
+def _plan_token(plan: Plan, row: TokenRow, token: Token, around: _Around) -> None:
     label = f"{row.user}/{row.name}"
     found = _hash(row)
     if found is None and is_new(token) and row.is_sound:
         plan.refuse(row.path, "a new token wants key or key_hash")
-    if found is not None and owners.setdefault(found, label) != label:
-        plan.refuse(row.path, f"its key is already used by token {owners[found]}")
+    if found is not None and around.owners.setdefault(found, label) != label:
+        plan.refuse(row.path, f"its key is already used by token {around.owners[found]}")
     fields, words = take(row, token, ATTRIBUTES)
     if found is not None and token.key_hash != found:
         token.key_hash = found
         token.hint = "…" if isinstance(row.key, UnsetType) else key_hint(row.key)
         fields += ["key_hash", "hint"]
         words.append("key replaced")
+    if is_new(token) or "group" in fields:
+        notes = closed_to_token(token, groups=around.groups)
+        plan.notices += [f"{row.path}: {note}" for note in notes]
     validate(plan, row, token, fields=fields, names={"name": "name", **ATTRIBUTES})
     plan.save(token, fields)
     plan.say(token, f"token {label}", words=words)

@@ -32,6 +32,7 @@ from relay_app.config_fields import (
     timeouts,
     without_password,
 )
+from relay_app.config_notes import in_no_group
 from relay_app.providers.registry import ADAPTERS
 
 
@@ -45,7 +46,7 @@ def provider_choices() -> Iterator[tuple[str, str]]:
 class ChannelForm(forms.ModelForm[Channel]):
     """A channel, checked as a configuration file would be.
 
-    `notices` says what was added to the address.
+    `notices` says what was added to the address, and what is hardly meant.
     """
 
     provider = forms.ChoiceField(
@@ -171,6 +172,8 @@ class ChannelForm(forms.ModelForm[Channel]):
         data: dict[str, Any] = super().clean() or {}
         if data.get("new_proxy") and data.get("is_proxy_removed"):
             self.add_error("new_proxy", "Type a new proxy, or remove the one that is set.")
+        if "groups" in data and not data["groups"] and data.get("name"):
+            self.notices.append(f"Channel {in_no_group(data['name'])}.")
         adapter, url = ADAPTERS.get(data.get("provider", "")), data.get("base_url")
         if adapter is None or url is None:
             return data

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import Count, IntegerField, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
@@ -20,6 +20,7 @@ from relay_app.admin.base import HistoryAdmin, column, link, list_of_rows
 from relay_app.admin.deletion import PlainDeletion, namers_of_groups
 from relay_app.admin.fields import NamesField, checked
 from relay_app.config_fields import text
+from relay_app.config_notes import unknown_user_groups
 from relay_app.references import Namer
 from relay_app.routes import AUTO
 
@@ -69,6 +70,13 @@ class GroupAdmin(PlainDeletion, HistoryAdmin):
     ) -> tuple[str, ...]:
         """Keep the name of a group: tokens and users refer to it."""
         return ("name",) if obj else ()
+
+    def save_model(self, request: HttpRequest, obj: Group, form: Any, change: bool) -> None:
+        """Save the group, and point out groups of users that nobody can be in."""
+        super().save_model(request, obj, form, change)
+        known = list(Group.objects.values_list("name", flat=True))
+        for note in unknown_user_groups(obj.user_groups, groups=known):
+            self.message_user(request, f"Open to: {note}", messages.WARNING)
 
     def blockers(self, rows: Sequence[Group]) -> list[Namer]:
         """Return who names the groups: without them they would have no channel to use."""

@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from unfold.contrib.filters.admin import DropdownFilter
 
 from billing_app.models import Token, User
@@ -29,6 +30,7 @@ from relay_app.admin.base import (
 from relay_app.admin.fields import GroupNameField, LimitField, NamesField, checked
 from relay_app.admin.filters import GroupNameFilter
 from relay_app.config_fields import model_name, nearest, network, shown, text
+from relay_app.config_notes import closed_to_token, groups_of
 
 RATES = ("rpm", "tpm", "concurrency")
 STATE_COLOURS = {
@@ -192,6 +194,8 @@ class TokenAdmin(HistoryAdmin):
             # An attribute of this object alone: no column, no message, no session.
             obj.new_key = token_give_key(obj)  # type: ignore[attr-defined]  # ours
         super().save_model(request, obj, form, change)
+        for note in closed_to_token(obj, groups=groups_of(obj)):
+            self.message_user(request, f"{capfirst(note)}.", messages.WARNING)
 
     def response_add(
         self, request: HttpRequest, obj: Token, post_url_continue: str | None = None

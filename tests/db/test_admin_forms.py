@@ -310,3 +310,21 @@ def test_a_number_of_thousands_of_digits_is_a_form_error() -> None:
 
     with pytest.raises(ValidationError, match="too long"):
         field.to_python('{"idle": ' + "9" * 5000 + "}")
+
+
+def test_what_is_hardly_meant_is_said_after_saving_as_of_a_file(client: Client) -> None:
+    alone = client.post("/admin/channels_app/channel/add/", channel_form(), follow=True)
+    group = client.post(
+        "/admin/channels_app/group/add/",
+        {"name": "vip", "ratio": "1", "user_groups": "vpi"},
+        follow=True,
+    )
+    user = User.objects.create_user("alice", group="vip")
+    made = client.post("/admin/billing_app/token/add/", token_form(user))
+
+    assert "Channel one is in no group, so no token can use it." in messages(alone)
+    assert "Open to: no user is in 'vpi' yet; did you mean vip?" in messages(group)
+    assert (
+        "Group &#x27;vip&#x27; is not open to users of group &#x27;vip&#x27;: requests with this"
+        " token are refused." in made.content.decode()
+    )

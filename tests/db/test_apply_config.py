@@ -686,3 +686,25 @@ def test_files_that_disagree_are_applied_one_after_the_other(tmp_path: Path) -> 
     assert list(Group.objects.values_list("name", flat=True)) == [f"g{last}"]
     assert {key.value for key in ChannelKey.objects.all()} == {f"sk-{last}"}
     assert Channel.groups.through.objects.count() == Channel.objects.count() == 60
+
+
+def test_a_token_whose_group_is_closed_to_its_user_is_pointed_out(tmp_path: Path) -> None:
+    file = tmp_path / "relay.yaml"
+    file.write_text("""
+version: 1
+groups: [{name: default}, {name: vip, user_groups: [vip]}]
+users: [{name: alice}, {name: bob, group: vip}]
+tokens:
+  - {name: a, user: alice, key: k1, group: vip}
+  - {name: b, user: bob, key: k2}
+  - {name: c, user: alice, key: k3, group: auto}
+""")
+    out = io.StringIO()
+
+    call_command("apply_config", str(file), stdout=io.StringIO(), stderr=out)
+    call_command("apply_config", str(file), stdout=io.StringIO(), stderr=out)
+
+    assert out.getvalue() == (
+        f"note: {file}: tokens[0]: group 'vip' is not open to users of group 'default': requests"
+        " with this token are refused\n"
+    )

@@ -135,3 +135,14 @@ def test_a_name_is_used_once_per_user() -> None:
 
     with pytest.raises(CommandError, match="alice has a token 'ci' already"):
         create()
+
+
+def test_a_group_that_is_closed_to_the_user_is_noted() -> None:
+    Group.objects.update(user_groups=["vip"])
+
+    _, err = create(group="vip")
+
+    assert err.startswith(
+        "note: group 'vip' is not open to users of group 'default': requests with this token"
+        " are refused\n"
+    )

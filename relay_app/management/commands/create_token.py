@@ -16,6 +16,7 @@ from billing_app.services import token_create
 from channels_app.core.routing import model_matches
 from channels_app.models import Channel, Group
 from relay_app.config_fields import Check, Place, integer, moment, nearest, shown, text
+from relay_app.config_notes import closed_to_token, groups_of
 from relay_app.config_plan import AUTO, names_in
 from relay_app.config_rows import ADDRESSES, MODELS
 
@@ -54,7 +55,7 @@ class Command(BaseCommand):
         try:
             with transaction.atomic():
                 owner = _user(user)
-                _, key = token_create(
+                token, key = token_create(
                     user=owner,
                     name=_free_name(name, owner),
                     group=_group(group),
@@ -69,6 +70,8 @@ class Command(BaseCommand):
             raise CommandError(f"the database says: {str(error).partition(chr(10))[0]}") from None
         if expires_at is not None and expires_at <= timezone.now():
             self.stderr.write(f"note: --expires {expires_at.isoformat()} has passed already")
+        for note in closed_to_token(token, groups=groups_of(token)):
+            self.stderr.write(f"note: {note}")
         for note in _not_served(names):
             self.stderr.write(f"note: --models: {note}")
         self.stderr.write("This key is shown only now:")
