@@ -32,6 +32,13 @@ MAX_JSON_DEPTH = 20
 MAX_JSON_VALUES = 10_000
 MAX_URL = 290  # the column holds 300, of which a provider's suffix may take some
 TIMEOUTS = LIMIT_NAMES
+# What addresses end in that are pasted whole from a provider's reference.
+_ENDPOINT = re.compile(
+    r"/(?:chat/completions|completions|responses|embeddings|moderations|rerank"
+    r"|images/(?:generations|edits|variations)|audio/(?:transcriptions|translations|speech)"
+    r"|messages(?:/count_tokens)?|(?<=/v1/)models|(?<=/v1beta/)models"
+    r"|(?:models|tunedModels|publishers/[^/]+/models)/[^/]+:[A-Za-z]+)$"
+)
 _KEY_TEXT = re.compile(r"[!-~]+")
 _STATUS = re.compile(r"[1-5][0-9]{2}", re.ASCII)
 
@@ -229,6 +236,9 @@ def base_url(value: object, place: Place) -> str | UnsetType:
         return place.wrong(without_password(url), "an address like https://host/v1")
     if "@" in parts.netloc:
         return place.refuse("a user or password in the address is never sent; use keys")
+    if endpoint := _ENDPOINT.search(parts.path.rstrip("/")):
+        base = f"{parts.scheme}://{parts.netloc}{parts.path[: endpoint.start()]}"
+        return place.refuse(f"{endpoint[0]} is an endpoint, which the relay adds; want {base}")
     if parts.query or parts.fragment:
         return place.refuse("an address with a query or fragment can't be a base")
     if fault := address_fault(parts.hostname or "", allows_private=True):

@@ -29,6 +29,8 @@ from relay_app.config_rows import (
     file_fields,
 )
 from relay_app.config_text import ConfigError
+from relay_app.core.types import Endpoint
+from relay_app.urls import ENDPOINTS
 
 
 def load(text: str, **environ: str) -> Config:
@@ -44,6 +46,37 @@ def problems(text: str, **environ: str) -> list[str]:
 def channel(**fields: Any) -> str:
     """Return a file with one channel `c` that has these fields."""
     return yaml.safe_dump({"channels": [{"name": "c", **fields}]})
+
+
+BASES = st.sampled_from(
+    ["https://host", "http://h:8080/v1", "https://h/api/v1beta", "https://h/openai/deployments/m"]
+)
+
+
+def filled(path: str) -> str:
+    return path.format(model="models/gemini-pro", method="generateContent", response_id="x")
+
+
+@pytest.mark.parametrize("endpoint", [e for e in ENDPOINTS if e.method == "POST"])
+@given(base=BASES, ending=st.sampled_from(["", "/", "?alt=sse"]))
+def test_an_address_with_an_endpoint_is_refused_and_its_base_named(
+    endpoint: Endpoint, base: str, ending: str
+) -> None:
+    path = filled(endpoint.upstream_path)
+
+    (problem,) = problems(channel(base_url=base + path + ending))
+
+    assert problem == (
+        f"channels[0].base_url: {path} is an endpoint, which the relay adds; want {base}"
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://messages", "http://h/responses/v1", "http://h/models", "http://h/models/gpt-4o"],
+)
+def test_an_address_that_only_sounds_like_an_endpoint_passes(url: str) -> None:
+    assert problems(channel(base_url=url)) == []
 
 
 def test_the_spec_example_is_read() -> None:

@@ -119,6 +119,11 @@ def test_address_gets_its_ending_once(client: Client, typed: str, stored: str, n
     ("field", "value", "error"),
     [
         ("base_url", "host/v1", "'host/v1' is not an address like https://host/v1"),
+        (
+            "base_url",
+            "https://api.openai.com/v1/chat/completions",
+            "/chat/completions is an endpoint, which the relay adds; want https://api.openai.com/v1",
+        ),
         ("base_url", "", "Type openai wants an address."),
         ("provider", "opneai", "Select a valid choice."),
         ("model_names", "gpt-*-mini", "has a * that is not at its end"),
