@@ -18,7 +18,7 @@ from relay_app.config_file import Config
 from relay_app.config_notes import in_no_group
 from relay_app.config_plan import Plan, chunks, difference, is_new, need_group, said, take, validate
 from relay_app.config_rows import ChannelRow, KeyRow
-from relay_app.providers.registry import ADAPTERS
+from relay_app.providers.registry import ADAPTERS, settings_fault
 
 STATUS_REASON = "configuration file"
 ATTRIBUTES = {
@@ -92,6 +92,10 @@ def _take_fields(plan: Plan, row: ChannelRow, channel: Channel) -> tuple[list[st
     row = _with_kept(plan, row, channel)
     fields, words = take(row, channel, ATTRIBUTES)
     validate(plan, row, channel, fields=fields, names={"name": "name", **ATTRIBUTES})
+    if {"settings", "provider"}.intersection(fields):
+        fault = settings_fault(channel.provider, channel.settings)
+        if fault is not None:
+            plan.refuse(f"{row.path}.settings", fault)
     url = _base_url(plan, row, channel, has_new_type="provider" in fields)
     if url != channel.base_url:
         words.append(difference("base_url", channel.base_url, url))

@@ -33,7 +33,7 @@ from relay_app.config_fields import (
     without_password,
 )
 from relay_app.config_notes import in_no_group
-from relay_app.providers.registry import ADAPTERS
+from relay_app.providers.registry import ADAPTERS, settings_fault
 
 
 def provider_choices() -> Iterator[tuple[str, str]]:
@@ -114,7 +114,11 @@ class ChannelForm(forms.ModelForm[Channel]):
         widget=UnfoldAdminSelectWidget(),
         help_text="Whether a stream that broke may be continued here.",
     )
-    settings = MappingField(check=json_mapping, help_text="What the type needs besides, as JSON.")
+    settings = MappingField(
+        check=json_mapping,
+        help_text="What the type needs besides, as JSON. Type simulated reads behaviour: "
+        '{"behaviour": "status-503-every-3"}',
+    )
 
     class Meta:
         model = Channel
@@ -172,6 +176,9 @@ class ChannelForm(forms.ModelForm[Channel]):
         data: dict[str, Any] = super().clean() or {}
         if data.get("new_proxy") and data.get("is_proxy_removed"):
             self.add_error("new_proxy", "Type a new proxy, or remove the one that is set.")
+        fault = settings_fault(data.get("provider", ""), data.get("settings"))
+        if fault is not None:
+            self.add_error("settings", fault)
         if "groups" in data and not data["groups"] and data.get("name"):
             self.notices.append(f"Channel {in_no_group(data['name'])}.")
         adapter, url = ADAPTERS.get(data.get("provider", "")), data.get("base_url")

@@ -38,6 +38,8 @@ from relay_app.providers.simulated_answers import ANSWERS, OVERLOADED, Answer
 DEFAULT_CHUNKS = 4
 _NUMBERED = ("status", "every", "delay", "chunks", "gap", "cut", "stall", "retryafter")
 _PLAIN = ("refuse", "empty", "error")
+_NUMBER = re.compile(r"[0-9]{1,7}")
+_SHOWN_CHARS = 40
 _STALL_S = 3600.0
 
 
@@ -66,10 +68,29 @@ def parse_behaviour(text: str) -> Behaviour:
     for word, following in itertools.zip_longest(words, words[1:]):
         if word in _PLAIN:
             found[word] = True
-        elif word in _NUMBERED and re.fullmatch(r"[0-9]{1,7}", following or ""):
+        elif word in _NUMBERED and _NUMBER.fullmatch(following or ""):
             found[word] = int(following)
     found["every"] = max(1, int(found.get("every", 1)))
     return Behaviour(**found)  # type: ignore[arg-type]  # keys and types are those above
+
+
+def behaviour_fault(value: object) -> str | None:
+    """Return why `value` can't be a channel's setting `behaviour`, or None.
+
+    A model's name may be anything, but who writes a setting means each word of it.
+    """
+    known = f"known: {', '.join(_PLAIN)}, and with a number {', '.join(_NUMBERED)}"
+    if not isinstance(value, str):
+        return f"want words joined by -, such as status-503-every-3; {known}"
+    words = [] if value == "" else value.split("-")
+    while words:
+        word = words.pop(0)
+        if word in _NUMBERED:
+            if not words or not _NUMBER.fullmatch(words.pop(0)):
+                return f"{word} wants a number of up to 7 digits, such as {word}-3"
+        elif word not in _PLAIN:
+            return f"unknown word {word[:_SHOWN_CHARS]!r}; {known}"
+    return None
 
 
 class SimulatedAdapter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from relay_app.config_rows import (
     file_fields,
 )
 from relay_app.providers.registry import ADAPTERS
+from relay_app.providers.simulated import Behaviour
+from relay_app.urls import ENDPOINTS
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "configuration.md"
 
@@ -96,3 +99,15 @@ def test_every_option_is_there_with_its_default_limits_and_help() -> None:
     assert list(page) == list(OPTIONS)
     for name, spec in OPTIONS.items():
         assert page[name] == " | ".join([*written(spec), spec.help]), name
+
+
+def test_every_word_of_the_simulated_upstream_and_every_endpoint_is_there() -> None:
+    section = PAGE.read_text().split("### Simulated channels")[1].split("\n## ")[0]
+    named = set(re.findall(r"^\| `(\w+)[-\d]*` \|", section, flags=re.MULTILINE))
+    answered = {e.upstream_path for e in ENDPOINTS if e.dialect in ADAPTERS["simulated"].dialects}
+
+    assert named == {field.name for field in fields(Behaviour)}
+    for path in answered - {"/{model}:{method}", "/{model}:countTokens"}:
+        assert f"`/v1{path}`" in section
+    for method in ("generateContent", "streamGenerateContent", "countTokens"):
+        assert f"`:{method}`" in section

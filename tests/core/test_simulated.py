@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_app.providers.simulated import Behaviour, parse_behaviour
+from relay_app.providers.simulated import Behaviour, behaviour_fault, parse_behaviour
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,30 @@ def test_any_model_name_is_a_behaviour(text):
 
     assert behaviour.every >= 1
     assert min(behaviour.status, behaviour.delay, behaviour.chunks, behaviour.gap) >= 0
+
+
+NUMBERED = ["status", "every", "delay", "chunks", "gap", "cut", "stall", "retryafter"]
+known_words = st.one_of(
+    st.sampled_from(["refuse", "empty", "error"]),
+    st.builds("{}-{}".format, st.sampled_from(NUMBERED), st.integers(0, 9_999_999)),
+)
+
+
+@given(words=st.lists(known_words))
+def test_a_setting_of_known_words_passes(words):
+    assert behaviour_fault("-".join(words)) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("statsu-503", "unknown word 'statsu'; known: refuse, empty, error, and with a number st"),
+        ("status", "status wants a number of up to 7 digits, such as status-3"),
+        ("status-x", "status wants a number"),
+        ("refuse-", "unknown word ''"),
+        ("sim-refuse", "unknown word 'sim'"),
+        (5, "want words joined by -, such as status-503-every-3; known: "),
+    ],
+)
+def test_a_setting_with_other_words_is_refused(value, fault):
+    assert behaviour_fault(value).startswith(fault)

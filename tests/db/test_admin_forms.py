@@ -135,13 +135,18 @@ def test_address_gets_its_ending_once(client: Client, typed: str, stored: str, n
         ("settings", "{no", "This is no JSON: Expecting property name"),
         ("settings", '"x"', "'x' is not a mapping"),
         ("settings", "[" * 100_000, "This is nested too deeply."),
+        ("settings", '{"behaviour": 5}', "behaviour: want words joined by -"),
         ("name", "a\x07b", "free of control characters"),
     ],
 )
 def test_channel_error_stands_at_its_field(
     client: Client, field: str, value: str, error: str
 ) -> None:
-    response = client.post("/admin/channels_app/channel/add/", channel_form(**{field: value}))
+    form = channel_form(**{field: value})
+    if "behaviour" in value:
+        form["provider"] = "simulated"
+
+    response = client.post("/admin/channels_app/channel/add/", form)
 
     assert error in " ".join(errors(response)[field])
     assert not Channel.objects.exists()

@@ -708,3 +708,15 @@ tokens:
         f"note: {file}: tokens[0]: group 'vip' is not open to users of group 'default': requests"
         " with this token are refused\n"
     )
+
+
+def test_a_behaviour_with_unknown_words_is_refused(apply: Any) -> None:
+    text = "channels: [{{name: c, type: simulated, settings: {{behaviour: {}}}}}]"
+    apply(text.format("status-503-every-3"))
+
+    assert refused(apply, text.format("statsu-503")) == [
+        "channels[0].settings: behaviour: unknown word 'statsu'; known: refuse, empty, error, and"
+        " with a number status, every, delay, chunks, gap, cut, stall, retryafter"
+    ]
+    # The words are of this type alone.
+    apply("channels: [{name: o, type: openai, base_url: http://h, settings: {behaviour: x}}]")
