@@ -19,7 +19,7 @@ from unfold.widgets import (
 from channels_app.models import Channel, ChannelKey, Status
 from channels_app.services import secret_hash, secret_hint
 from relay_app.admin.base import column
-from relay_app.admin.fields import HeadersField, MappingField, NamesField, checked
+from relay_app.admin.fields import NOT_YET, HeadersField, MappingField, NamesField, checked
 from relay_app.config_channel_fields import model_mapping, param_override, proxy, rate_limits
 from relay_app.config_channels import with_suffix
 from relay_app.config_fields import (
@@ -112,7 +112,7 @@ class ChannelForm(forms.ModelForm[Channel]):
         coerce=lambda word: word == "yes",
         empty_value=None,
         widget=UnfoldAdminSelectWidget(),
-        help_text="Whether a stream that broke may be continued here.",
+        help_text=f"{NOT_YET}: no answer is continued. Whether one that broke may be, here.",
     )
     settings = MappingField(
         check=json_mapping,
@@ -128,6 +128,16 @@ class ChannelForm(forms.ModelForm[Channel]):
             "base_url": "Base URL",
             "health_scope": "A fault concerns",
             "bill_upstream_model": "Bill the upstream's model",
+        }
+        help_texts = {
+            "auto_ban": f"{NOT_YET}: nothing disables channels by itself. Whether the relay may, "
+            "when the account fails.",
+            "fault_domain": f"{NOT_YET}: nothing is parked. Channels of one name here will fail "
+            "together.",
+            "health_scope": f"{NOT_YET}: nothing is parked. What will be parked when it fails.",
+            "test_model": f"{NOT_YET}: nothing tests channels by itself. The model to test with.",
+            "bill_upstream_model": f"{NOT_YET}: nothing is charged. Bill the name that the mapping "
+            "gives, not the one asked for.",
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -23,6 +23,9 @@ MONOSPACE = {"class": "font-mono", "spellcheck": "false"}
 # Stands for the value of a header, which is not shown. No header can hold it: it is not Latin-1.
 MASK = "•••"
 
+# What is stored for later versions; nothing happens by it.
+NOT_YET = "Not in use yet"
+
 
 def checked(check: Check, value: object) -> Any:
     """Return the tidy value; raise ValidationError with all that the relay refuses."""

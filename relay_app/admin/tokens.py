@@ -27,7 +27,7 @@ from relay_app.admin.base import (
     moment_column,
     page_of,
 )
-from relay_app.admin.fields import GroupNameField, LimitField, NamesField, checked
+from relay_app.admin.fields import NOT_YET, GroupNameField, LimitField, NamesField, checked
 from relay_app.admin.filters import GroupNameFilter
 from relay_app.config_fields import model_name, nearest, network, shown, text
 from relay_app.config_notes import closed_to_token, groups_of
@@ -125,6 +125,10 @@ class TokenForm(forms.ModelForm[Token]):
             "concurrency",
             "expires_at",
         )
+        help_texts = {
+            "is_unlimited": f"{NOT_YET}: nothing is charged. Not limited beyond what its owner "
+            "has.",
+        }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

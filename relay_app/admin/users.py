@@ -31,7 +31,7 @@ from relay_app.admin.base import (
     moment_column,
 )
 from relay_app.admin.deletion import PlainDeletion
-from relay_app.admin.fields import GroupNameField
+from relay_app.admin.fields import NOT_YET, GroupNameField
 from relay_app.admin.filters import GroupNameFilter
 
 NANO = 10**9
@@ -57,6 +57,9 @@ User._meta.get_field("groups").verbose_name = "roles"  # noqa: SLF001 - public A
 
 class AccountForm(UserChangeForm):  # type: ignore[misc]  # unfold is untyped
     """An account; its group must exist."""
+
+    class Meta(UserChangeForm.Meta):  # type: ignore[misc]  # unfold is untyped
+        help_texts = {"opening_balance": f"{NOT_YET}: nothing is charged."}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

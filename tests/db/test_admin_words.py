@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import Group as Role
@@ -17,11 +18,17 @@ from billing_app.models import User
 from billing_app.services import token_create
 from channels_app.models import Group
 from channels_app.services import channels_set_enabled
+from relay_app.admin.channel_forms import ChannelForm
+from relay_app.admin.fields import NOT_YET
+from relay_app.admin.groups import GroupForm
+from relay_app.admin.tokens import TokenForm
+from relay_app.admin.users import AccountForm
 from relay_app.models import RequestLog
 from tests.support.admin_rows import channel, operator, request_log, signed_in
 
 pytestmark = pytest.mark.django_db
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 REQUESTS = "/admin/relay_app/requestlog/"
 CHANNELS = "/admin/channels_app/channel/"
 
@@ -193,3 +200,20 @@ def test_first_page_hides_what_the_user_may_not_see() -> None:
     assert "/admin/why/" not in page
     assert "status__exact" not in page
     assert "SERVER" not in page
+
+
+def test_what_is_only_stored_says_so(client: Client) -> None:
+    """The page on configuration files says which keys these are, with the word yet."""
+    page = (ROOT / "docs/configuration.md").read_text()
+    inert = set(re.findall(r"^\| `(\w+)` \|.* yet \|$", page, re.MULTILINE))
+    names = {"unlimited": "is_unlimited", "balance_usd": "opening_balance"}
+    helps = dict(AccountForm._meta.help_texts)
+    for form in (GroupForm(), ChannelForm(), TokenForm()):
+        helps |= {name: field.help_text for name, field in form.fields.items()}
+    user = User.objects.create_user("alice")
+    page = client.get(f"/admin/billing_app/user/{user.pk}/change/").content.decode()
+
+    assert {name for name, words in helps.items() if words.startswith(NOT_YET)} == {
+        names.get(name, name) for name in inert
+    }
+    assert helps["opening_balance"] in page
