@@ -29,3 +29,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         ),
     }
 )
+
+# What each is for, in a few words.
+MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "newapi": "one attempt unless Retry times says otherwise, then one tier lower each time",
+        "resilient": "an answer as long as any channel has one",
+    }
+)

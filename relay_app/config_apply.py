@@ -14,7 +14,7 @@ from channels_app.models import Channel, ChannelKey
 from channels_app.services import options_set
 from relay_app import signals
 from relay_app.config_channels import plan_channels
-from relay_app.config_file import Config
+from relay_app.config_file import Config, preset_options
 from relay_app.config_plan import (
     Plan,
     check_auto_groups,
@@ -62,6 +62,11 @@ def config_apply(
         if is_dry_run:
             transaction.set_rollback(True)
     return Applied(lines=plan.lines, notices=plan.notices)
+
+
+def preset_apply(name: str, *, is_dry_run: bool = False) -> list[str]:
+    """Set the options of a preset as a file that names it would; return the differences."""
+    return config_apply(Config(options=preset_options(name)), is_dry_run=is_dry_run).lines
 
 
 def config_lock() -> None:

@@ -13,8 +13,9 @@ from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.forms import BoundField
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.urls import path, reverse
 from unfold.widgets import (
     UnfoldAdminSelectWidget,
     UnfoldAdminTextareaWidget,
@@ -24,9 +25,11 @@ from unfold.widgets import (
 
 from channels_app.models import Group, Option
 from channels_app.options import OPTIONS, OptionError, OptionSpec
+from channels_app.presets import MEANINGS, PRESETS
 from channels_app.services import options_set
 from relay_app.admin.base import HistoryAdmin, list_of_rows, page_of
 from relay_app.admin.fields import MONOSPACE
+from relay_app.config_apply import preset_apply
 from relay_app.config_fields import nearest
 
 NUMBERS = {"int", "float"}
@@ -38,6 +41,7 @@ EXAMPLES = {
     "model_timeouts": '{"o1*": {"first_token": 300}}',
 }
 SHOWN_CHARS = 100
+PRESET_PAGE = "channels_app_option_preset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,15 +140,52 @@ class OptionAdmin(HistoryAdmin):
                 text = f"Changed: {', '.join(changed)}" if changed else "Nothing was changed."
                 self.message_user(request, text, messages.SUCCESS)
                 return HttpResponseRedirect(list_of_rows(Option))
+        presets = [(preset_url(name), name, MEANINGS[name]) for name in PRESETS]
         context = {
             **self.admin_site.each_context(request),
             "title": "Options",
+            "presets": presets if may_edit else [],
             "opts": self.opts,
             "form": form,
+            "banner": _banner(form),
             "lines": list(_lines(form, rows)),
             "may_edit": may_edit,
         }
         return TemplateResponse(request, "relay_app/admin/options.html", context)
+
+    def get_urls(self) -> list[Any]:
+        """Return the pages, with one for each preset."""
+        page = self.admin_site.admin_view(self.preset_view)
+        return [path("preset/<str:name>/", page, name=PRESET_PAGE), *super().get_urls()]
+
+    def preset_view(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Show what a preset would change; a POST changes it."""
+        if name not in PRESETS:
+            raise Http404(f"no preset {name}")
+        if not self.has_change_permission(request):
+            raise PermissionDenied
+        is_told = request.method == "POST"
+        lines = preset_apply(name, is_dry_run=not is_told)
+        changes = [line.removeprefix("~ option ") for line in lines]
+        if is_told:
+            text = f"Preset {name} applied: {'; '.join(changes) or 'nothing was changed'}"
+            self.message_user(request, text, messages.SUCCESS)
+            return HttpResponseRedirect(list_of_rows(Option))
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"Preset {name}",
+            "opts": self.opts,
+            "name": name,
+            "meaning": MEANINGS[name],
+            "changes": changes,
+            "list_url": list_of_rows(Option),
+        }
+        return TemplateResponse(request, "relay_app/admin/preset.html", context)
+
+
+def preset_url(name: str) -> str:
+    """Return the address of a preset's page."""
+    return reverse(f"admin:{PRESET_PAGE}", args=(name,))
 
 
 def title(name: str) -> str:
@@ -164,6 +205,12 @@ def shown(value: object) -> str:
         value = json.dumps(value, ensure_ascii=False)
     text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"
+
+
+def _banner(form: OptionsForm) -> str:
+    """Return what stands above a form that was refused: which values are at fault."""
+    names = ", ".join(title(name) for name in form.errors)
+    return f"Nothing was stored. Please correct: {names}." if names else ""
 
 
 def _typed(spec: OptionSpec, value: Any) -> Any:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.test import Client
 
+from billing_app.models import User
 from channels_app.models import Group, Option
 from channels_app.options import OPTIONS
+from channels_app.presets import MEANINGS, PRESETS
 from relay_app.admin.options import EXAMPLES, NUMBERS
 from tests.support.admin_rows import operator, signed_in
 
@@ -92,3 +95,44 @@ def test_every_kind_has_a_field_and_an_example_that_it_takes(client: Client) -> 
     page = client.get(URL).content.decode()
     assert "default none" in page
     assert "such as {&quot;gpt-4o&quot;: [&quot;gpt-4o-mini&quot;]}" in page
+
+
+def test_a_preset_is_shown_first_and_applied_on_demand(client: Client) -> None:
+    page = client.get(f"{URL}preset/resilient/").content.decode()
+    assert f'href="{URL}preset/resilient/"' in client.get(URL).content.decode()
+    assert "RetryTimes: 0 -&gt; 3" in page
+    assert "Apply the preset" in page
+    assert not Option.objects.exists()
+
+    told = client.post(f"{URL}preset/resilient/", follow=True).content.decode()
+
+    assert "Preset resilient applied: RetryTimes: 0 -&gt; 3; RetryStrategy: " in told
+    stored = {option.name: option.value for option in Option.objects.all()}
+    assert stored == PRESETS["resilient"]
+    record = Option.history.get(name="RetryTimes")
+    assert record.history_user.get_username() == "op"
+    again = client.get(f"{URL}preset/resilient/").content.decode()
+    assert "nothing would change" in again
+    assert "Apply the preset" not in again
+
+
+def test_every_preset_has_a_meaning() -> None:
+    assert list(MEANINGS) == list(PRESETS)
+
+
+def test_presets_are_for_those_who_may_change_options() -> None:
+    reader = User.objects.create_user("reader", is_staff=True)
+    reader.user_permissions.add(Permission.objects.get(codename="view_option"))
+    client = signed_in(reader)
+
+    assert "Presets" not in client.get(URL).content.decode()
+    assert client.get(f"{URL}preset/resilient/").status_code == 403
+    assert client.post(f"{URL}preset/resilient/").status_code == 403
+    assert not Option.objects.exists()
+    assert signed_in(operator()).get(f"{URL}preset/nonsense/").status_code == 404
+
+
+def test_the_banner_names_the_options_that_are_refused(client: Client) -> None:
+    page = client.post(URL, filled(client, RetryTimes="x", IdleTimeout="-1")).content.decode()
+
+    assert "Nothing was stored. Please correct: Retry times, Idle timeout." in page

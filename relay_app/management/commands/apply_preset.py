@@ -8,9 +8,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from channels_app.presets import PRESETS
-from relay_app.config_apply import config_apply
+from relay_app.config_apply import preset_apply
 from relay_app.config_fields import nearest, shown
-from relay_app.config_file import Config, preset_options
 from relay_app.management.commands.apply_config import database_says
 
 
@@ -29,8 +28,8 @@ class Command(BaseCommand):
             known = f"known: {', '.join(PRESETS)}"
             raise CommandError(f"no preset {shown(name)}{nearest(name, PRESETS)}; {known}")
         try:
-            applied = config_apply(Config(options=preset_options(name)))
+            lines = preset_apply(name)
         except DatabaseError as error:
             raise CommandError(database_says(error)) from None
-        for line in applied.lines or ["no changes"]:
+        for line in lines or ["no changes"]:
             self.stdout.write(line)
