@@ -78,11 +78,16 @@ DEBUG = env.boolean("DEBUG", False)
 # Names by which browsers may reach the admin; guards against forged Host headers.
 ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
 
-# Origins that may post admin forms; needed behind a proxy that ends TLS.
+# Origins that may post admin forms, besides the host itself; needed behind a proxy that ends TLS
+# and does not say so in X-Forwarded-Proto, or changes the Host.
 CSRF_TRUSTED_ORIGINS = env.origins("CSRF_TRUSTED_ORIGINS")
 
-# Networks whose X-Forwarded-For is believed. Default none: anybody can send that header.
+# Networks whose X-Forwarded-For and -Proto are believed. Default none: anybody can send them.
 TRUSTED_PROXIES = env.networks("TRUSTED_PROXIES")
+
+# What says that a request came by https. ProxyMiddleware drops it where no trusted proxy sent it,
+# and marks cookies as Secure where it counts.
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
 # Largest request body in bytes (set in MiB). 64 MiB holds a dozen images in base64; each
 # request in flight may hold this much memory.
@@ -135,6 +140,7 @@ INSTALLED_APPS = [
 
 # Only the admin and the management API go through these; relay paths have the lean handler.
 MIDDLEWARE = [
+    "relayproject.middleware.ProxyMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

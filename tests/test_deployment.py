@@ -267,6 +267,8 @@ def test_the_proxy_is_the_one_whose_word_is_believed() -> None:
         "proxy_buffering off;",
         "proxy_request_buffering off;",
         "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
+        "proxy_set_header X-Forwarded-Proto $scheme;",
+        "proxy_set_header Host $http_host;",
         "proxy_next_upstream off;",
         "client_max_body_size 0;",
         "listen 8080;",

@@ -210,7 +210,7 @@ class TokenAdmin(HistoryAdmin):
             "title": "Token made",
             "token": obj,
             "key": obj.new_key,  # type: ignore[attr-defined]  # set by save_model
-            "base_url": request.build_absolute_uri("/v1"),
+            "base_url": request.build_absolute_uri("/").rstrip("/"),
             "token_url": page_of(Token, obj.pk),
             "list_url": list_of_rows(Token),
         }
