@@ -39,6 +39,7 @@ from relay_app.errors import (
 from relay_app.exception_handler import as_relay_error, parts_of, render_error
 from relay_app.http import RelayRequest, StreamResponse
 from relay_app.keepalive import KEEPALIVE_S, LateStream
+from relay_app.path_hints import path_hint
 from relay_app.request_log import CLIENT_GONE, CLIENT_LEFT, RequestRecord
 from relay_app.routes import is_usable, usable_models
 from relay_app.streaming import AnswerStream
@@ -341,7 +342,8 @@ class UnknownPathView(DialectView):
 
     async def refuse_method(self, request: Request) -> HttpResponseBase:
         """Say so, whatever the method."""
-        raise UnknownPath(f"{request.method} {request.path} is no endpoint of this relay")
+        said = f"{request.method} {request.path} is no endpoint of this relay"
+        raise UnknownPath(said + path_hint(request.path))
 
     # One handler of its own tells Django that the view is async.
     get = refuse_method

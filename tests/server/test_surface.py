@@ -231,3 +231,17 @@ def test_the_list_of_models_is_logged(world):
     log = world.log(response.headers["x-request-id"])
     assert (log.endpoint, log.status, log.outcome) == ("GET /v1/models", 200, "ok")
     assert log.token_name == "t"
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/chat/completions", "did you mean /v1/chat/completions? the base URL of OpenAI clients"),
+        ("/v1/v1/messages", "did you mean /v1/messages? the base URL of Anthropic clients has no"),
+    ],
+)
+def test_a_wrong_base_url_is_told_what_it_should_be(anonymous, path, words):
+    response = anonymous.post(path, json={})
+
+    assert response.status_code == 404
+    assert words in response.text
