@@ -34,6 +34,9 @@ USER_ATTRIBUTES = {"group": "group", "staff": "is_staff", "enabled": "is_active"
 AUTO = "auto"  # as a group: the option AutoGroups, in order
 # Keys of texts that may hold a password.
 SECRETS = {"proxy"}
+# Keys of mappings that hold no secret and are short enough for a line.
+SPELLED_OUT = {"limits", "timeouts", "status_code_mapping", "model_mapping"}
+MAX_PAIRS_CHARS = 200
 
 V = TypeVar("V")
 
@@ -186,9 +189,17 @@ def difference(key: str, old: object, new: object) -> str:
     if isinstance(old, list) and isinstance(new, list):
         added, gone = names_in(new) - names_in(old), names_in(old) - names_in(new)
         return f"{key} +{len(added)} -{len(gone)}"
+    if key in SPELLED_OUT and isinstance(old, dict) and isinstance(new, dict):
+        words = f"{key} {_pairs(old)} -> {_pairs(new)}"
+        return words if len(words) <= MAX_PAIRS_CHARS else f"{key} changed"
     if isinstance(new, dict) or key in SECRETS:
         return f"{key} changed"
     return f"{key} {said(old)} -> {said(new)}"
+
+
+def _pairs(mapping: dict[str, Any]) -> str:
+    pairs = (f"{name}: {said(mapping[name])}" for name in sorted(mapping))
+    return f"{{{', '.join(pairs)}}}"
 
 
 def said(value: object) -> str:

@@ -82,6 +82,9 @@ ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
 # and does not say so in X-Forwarded-Proto, or changes the Host.
 CSRF_TRUSTED_ORIGINS = env.origins("CSRF_TRUSTED_ORIGINS")
 
+# The page of a form that came from elsewhere, in the admin's style.
+CSRF_FAILURE_VIEW = "relay_app.admin.refusals.not_from_here"
+
 # Networks whose X-Forwarded-For and -Proto are believed. Default none: anybody can send them.
 TRUSTED_PROXIES = env.networks("TRUSTED_PROXIES")
 

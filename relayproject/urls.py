@@ -7,6 +7,9 @@ from django.urls import path
 
 from relay_app.admin.why import why
 
+handler403 = "relay_app.admin.refusals.not_allowed"
+handler404 = "relay_app.admin.refusals.not_found"
+
 urlpatterns = [
     path("admin/why/", admin.site.admin_view(why), name="why"),
     path("admin/", admin.site.urls),

@@ -19,6 +19,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from simple_history.admin import SimpleHistoryAdmin
+from simple_history.template_utils import HistoricalRecordContextHelper
 from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
 
@@ -58,6 +59,14 @@ class PlainAdmin(ModelAdmin):  # type: ignore[misc]  # unfold is untyped
         return found
 
 
+class PlainChanges(HistoricalRecordContextHelper):  # type: ignore[misc]  # untyped
+    """Says changes as people write the values, not as Python does."""
+
+    def prepare_delta_change_value(self, change: Any, value: Any) -> str:
+        """Return the value in words."""
+        return in_words(super().prepare_delta_change_value(change, value))
+
+
 class HistoryAdmin(SimpleHistoryAdmin, PlainAdmin):  # type: ignore[misc]  # untyped
     """A page whose rows keep a history, to be read only.
 
@@ -82,6 +91,12 @@ class HistoryAdmin(SimpleHistoryAdmin, PlainAdmin):  # type: ignore[misc]  # unt
             raise Http404 from None
         shown: HttpResponse = super().history_view(request, object_id, extra_context)
         return shown
+
+    def get_historical_record_context_helper(
+        self, request: HttpRequest, historical_record: Any
+    ) -> PlainChanges:
+        """Return what writes the changes of a record."""
+        return PlainChanges(self.model, historical_record)
 
     def history_form_view(
         self, request: HttpRequest, object_id: str, version_id: str, extra_context: Any = None
@@ -127,6 +142,24 @@ def column(
 def moment_text(moment: datetime | None) -> str:
     """Return a time to the second in the admin's zone, as all its pages show times."""
     return f"{timezone.localtime(moment):%Y-%m-%d %H:%M:%S}" if moment else EMPTY
+
+
+def in_words(value: Any) -> str:
+    """Return a stored value as people write it: `rpm: 5`, `a, b`, yes, none."""
+    if value is None or value in ("", [], {}):
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return moment_text(value)
+    if isinstance(value, dict):
+        inner = ((name, in_words(one)) for name, one in sorted(value.items()))
+        return ", ".join(f"{name}: {one}" for name, one in inner)
+    if isinstance(value, list):
+        return ", ".join(
+            f"({in_words(one)})" if isinstance(one, dict) else in_words(one) for one in value
+        )
+    return str(value)
 
 
 def moment_column(field: str, description: str) -> Callable[[Any, Any], str]:

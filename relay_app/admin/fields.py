@@ -20,11 +20,18 @@ from relay_app.config_fields import MAX_INT, Check, Place, list_of
 from relay_app.routes import AUTO
 
 MONOSPACE = {"class": "font-mono", "spellcheck": "false"}
+MOST_ROWS = 30
 # Stands for the value of a header, which is not shown. No header can hold it: it is not Latin-1.
 MASK = "•••"
 
 # What is stored for later versions; nothing happens by it.
 NOT_YET = "Not in use yet"
+
+
+def fit(widget: forms.Widget, text: object, *, least: int) -> None:
+    """Make a box of text as high as what stands in it, between `least` and MOST_ROWS lines."""
+    lines = text.count("\n") + 1 if isinstance(text, str) else 1
+    widget.attrs["rows"] = min(MOST_ROWS, max(least, lines))
 
 
 def checked(check: Check, value: object) -> Any:
@@ -40,15 +47,16 @@ class MappingField(forms.Field):
     """A JSON mapping, checked by one of the relay's checks; empty text is an empty one."""
 
     def __init__(self, *, check: Check, rows: int = 4, **options: Any) -> None:
-        self.check = check
+        self.check, self.rows = check, rows
         widget = UnfoldAdminTextareaWidget(attrs={"rows": rows, **MONOSPACE})
         super().__init__(required=False, widget=widget, **options)
 
     def prepare_value(self, value: Any) -> Any:
-        """Return the text to edit."""
-        if isinstance(value, str):
-            return value
-        return json.dumps(value, indent=2, ensure_ascii=False) if value else ""
+        """Return the text to edit, in a box that it fits into."""
+        if not isinstance(value, str):
+            value = json.dumps(value, indent=2, ensure_ascii=False) if value else ""
+        fit(self.widget, value, least=self.rows)
+        return value
 
     def to_python(self, value: Any) -> Any:
         """Return the mapping; raise ValidationError if it is none that the relay takes."""
@@ -111,13 +119,15 @@ class NamesField(forms.Field):
     """Texts that all pass one of the relay's checks, one a line or with commas."""
 
     def __init__(self, *, one: Check, rows: int = 6, **options: Any) -> None:
-        self.one = one
+        self.one, self.rows = one, rows
         widget = UnfoldAdminTextareaWidget(attrs={"rows": rows, **MONOSPACE})
         super().__init__(required=False, widget=widget, **options)
 
     def prepare_value(self, value: Any) -> Any:
         """Return the text to edit: a name a line."""
-        return "\n".join(str(name) for name in value) if isinstance(value, list) else value
+        text = "\n".join(str(name) for name in value) if isinstance(value, list) else value
+        fit(self.widget, text, least=self.rows)
+        return text
 
     def to_python(self, value: Any) -> list[str]:
         """Return the names, each once."""
@@ -150,6 +160,7 @@ class LimitField(forms.IntegerField):
     def __init__(self, **options: Any) -> None:
         super().__init__(
             required=False,
+            initial=0,
             min_value=0,
             max_value=MAX_INT,
             widget=UnfoldAdminIntegerFieldWidget(),

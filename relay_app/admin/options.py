@@ -28,7 +28,7 @@ from channels_app.options import OPTIONS, OptionError, OptionSpec
 from channels_app.presets import MEANINGS, PRESETS
 from channels_app.services import options_set
 from relay_app.admin.base import HistoryAdmin, list_of_rows, page_of
-from relay_app.admin.fields import MONOSPACE
+from relay_app.admin.fields import MONOSPACE, fit
 from relay_app.config_apply import preset_apply
 from relay_app.config_fields import nearest
 
@@ -62,6 +62,12 @@ class OptionField(forms.Field):
     def __init__(self, spec: OptionSpec) -> None:
         self.spec = spec
         super().__init__(required=False, widget=_widget(spec), label=title(spec.name))
+
+    def prepare_value(self, value: Any) -> Any:
+        """Return the text to edit, in a box that it fits into."""
+        if self.spec.kind in EXAMPLES:
+            fit(self.widget, value, least=4)
+        return value
 
     def clean(self, value: Any) -> Any:
         """Return the value as it is stored."""

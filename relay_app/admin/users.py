@@ -10,6 +10,7 @@ from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group as Role
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django_celery_beat.models import (
     ClockedSchedule,
@@ -36,6 +37,7 @@ from relay_app.admin.filters import GroupNameFilter
 
 NANO = 10**9
 GROUP_HELP = "Group of channels for tokens that name none."
+LOGIN_HELP = "For the admin. Leave both empty for somebody who only uses tokens."
 
 # What Celery Beat runs is written in the settings; rows edited here would be overwritten.
 for _schedule in (
@@ -71,7 +73,7 @@ class AccountForm(UserChangeForm):  # type: ignore[misc]  # unfold is untyped
 
 
 class NewAccountForm(UserCreationForm):  # type: ignore[misc]  # unfold is untyped
-    """A new account with its group."""
+    """A new account with its group; without a password nobody can sign in with it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -79,6 +81,14 @@ class NewAccountForm(UserCreationForm):  # type: ignore[misc]  # unfold is untyp
             self.fields["group"] = GroupNameField(
                 present=self.instance.group, initial=self.instance.group, help_text=GROUP_HELP
             )
+        password = self.fields["password1"]
+        password.help_text = format_html("{}{}", LOGIN_HELP, password.help_text)
+
+    def clean(self) -> Any:
+        """Take an account without a password for one that only owns tokens."""
+        if not any(self.data.get(name) for name in ("password1", "password2")):
+            self.cleaned_data |= {"usable_password": "false"}
+        return super().clean()
 
 
 @admin.register(User)
@@ -106,7 +116,6 @@ class UserAdmin(PlainDeletion, HistoryAdmin, DjangoUserAdmin):  # type: ignore[t
                 "fields": (
                     "username",
                     "group",
-                    "usable_password",
                     "password1",
                     "password2",
                     "is_staff",

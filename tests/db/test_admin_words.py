@@ -16,8 +16,9 @@ from django.utils import timezone
 
 from billing_app.models import User
 from billing_app.services import token_create
-from channels_app.models import Group
+from channels_app.models import Group, Option
 from channels_app.services import channels_set_enabled
+from relay_app.admin.base import in_words
 from relay_app.admin.channel_forms import ChannelForm
 from relay_app.admin.fields import NOT_YET
 from relay_app.admin.groups import GroupForm
@@ -217,3 +218,116 @@ def test_what_is_only_stored_says_so(client: Client) -> None:
         names.get(name, name) for name in inert
     }
     assert helps["opening_balance"] in page
+
+
+def test_staff_without_rights_are_told_whom_to_ask() -> None:
+    client = signed_in(User.objects.create_user("newcomer", is_staff=True))
+
+    page = client.get("/admin/").content.decode()
+
+    assert "Ask an administrator to give it a role." in page
+    assert ">Pages</h2>" not in page
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [(CHANNELS, 403, "no right to this page"), ("/admin/nowhere/", 404, "no such page")],
+)
+def test_refusals_have_the_style_of_the_admin_and_a_way_back(
+    path: str, status: int, words: str
+) -> None:
+    client = signed_in(User.objects.create_user("newcomer", is_staff=True))
+
+    response = client.get(path)
+
+    page = response.content.decode()
+    assert (response.status_code, words in page) == (status, True)
+    assert "relay_app/admin.css" in page
+    assert re.search(r'<a href="/admin/"[^>]*>\s*To the overview', page)
+
+
+def test_a_form_from_elsewhere_is_refused_in_the_style_of_the_admin() -> None:
+    response = Client(enforce_csrf_checks=True).post("/admin/login/", {"username": "x"})
+
+    page = response.content.decode()
+    assert response.status_code == 403
+    assert "CSRF_TRUSTED_ORIGINS" in page
+    assert re.search(r'<a href="/admin/"[^>]*>\s*Sign in', page)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({"rpm": 5, "concurrency": 2}, "concurrency: 2, rpm: 5"),
+        ({"a": {"idle": 2.5}}, "a: idle: 2.5"),
+        (["a", "b"], "a, b"),
+        (True, "yes"),
+        (None, "none"),
+        ({}, "none"),
+        (0, "0"),
+    ],
+)
+def test_values_of_the_history_are_words(value: object, words: str) -> None:
+    assert in_words(value) == words
+
+
+def test_history_spells_mappings_and_groups(client: Client) -> None:
+    row = channel("mine", keys=0)
+    row.limits, row.auto_ban = {"rpm": 5}, False
+    row.save()
+    row.groups.add(Group.objects.create(name="vip"))
+
+    page = client.get(f"{CHANNELS}{row.pk}/history/").content.decode()
+
+    assert "<strong>Limits</strong> none → rpm: 5" in page
+    assert "<strong>Automatic disabling</strong> yes → no" in page
+    assert "<strong>Groups</strong> none → vip" in page
+
+
+def test_boxes_are_as_high_as_what_stands_in_them(client: Client) -> None:
+    many = {f"m{number}": "other" for number in range(10)}
+    row = channel("mine", model_mapping=many, model_names=[f"m{n}" for n in range(99)])
+    Option.objects.create(name="ModelFallbacks", value={name: ["x"] for name in many})
+
+    page = client.get(f"{CHANNELS}{row.pk}/change/").content.decode()
+    options = client.get("/admin/channels_app/option/").content.decode()
+
+    rows = {
+        name: re.search(rf'<textarea name="{name}"[^>]* rows="(\d+)"', text)
+        for name, text in (
+            ("model_mapping", page),
+            ("model_names", page),
+            ("timeouts", page),
+            ("ModelFallbacks", options),
+            ("BlockedWords", options),
+        )
+    }
+    assert {name: found and int(found[1]) for name, found in rows.items()} == {
+        "model_mapping": 12,
+        "model_names": 30,
+        "timeouts": 4,
+        "ModelFallbacks": 30,
+        "BlockedWords": 4,
+    }
+
+
+def test_a_new_token_says_that_it_has_no_limits(client: Client) -> None:
+    page = client.get("/admin/billing_app/token/add/").content.decode()
+
+    for name in ("rpm", "tpm", "concurrency"):
+        assert re.search(rf'<input [^>]*name="{name}" value="0"', page), name
+
+
+def test_an_account_without_a_password_only_owns_tokens(client: Client) -> None:
+    form = {"username": "alice", "group": "default", "password1": "", "password2": ""}
+    Group.objects.create(name="default")
+    add = "/admin/billing_app/user/add/"
+
+    page = client.get(add).content.decode()
+    client.post(add, form)
+    client.post(add, {**form, "username": "bob", "password1": "x"})
+
+    assert "Single Sign-On" not in page
+    assert "Leave both empty for somebody who only uses tokens." in page
+    assert not User.objects.get(username="alice").has_usable_password()
+    assert not User.objects.filter(username="bob").exists()

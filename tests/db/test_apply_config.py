@@ -720,3 +720,12 @@ def test_a_behaviour_with_unknown_words_is_refused(apply: Any) -> None:
     ]
     # The words are of this type alone.
     apply("channels: [{name: o, type: openai, base_url: http://h, settings: {behaviour: x}}]")
+
+
+def test_small_mappings_are_spelled_out_in_the_diff(apply: Any) -> None:
+    text = "channels: [{{name: c, type: simulated, limits: {}, timeouts: {}}}]"
+    apply(text.format("{rpm: 5}", "{}"))
+
+    assert apply(text.format("{rpm: 10, concurrency: 2}", "{idle: 2.5}"))[0] == (
+        "~ channel c: timeouts {} -> {idle: 2.5}, limits {rpm: 5} -> {concurrency: 2, rpm: 10}"
+    )
