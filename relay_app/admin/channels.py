@@ -213,7 +213,7 @@ class ChannelAdmin(PlainDeletion, HistoryAdmin):
         """Return the tokens that may use one of the channels alone."""
         return namers_of_channels(rows)
 
-    def losses(self, rows: Sequence[Channel]) -> list[Any]:
+    def losses(self, rows: Sequence[Channel]) -> list[SafeString]:
         """Return which groups lose what, and who is in them."""
         return lost_service(rows)
 

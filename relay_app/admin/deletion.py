@@ -38,13 +38,15 @@ class PlainDeletion:
         """Return who names the rows, so that they can't be deleted."""
         return []
 
-    def losses(self, rows: Sequence[Any]) -> list[Any]:
-        """Return lines on what is lost besides the rows."""
+    def losses(self, rows: Sequence[Any]) -> list[SafeString]:
+        """Return lines on what stays but is worth less without the rows."""
         return []
 
     def get_deleted_objects(self, objs: Iterable[Any], request: HttpRequest) -> Any:
         """Return what the pages show: lines, counts, lacking permissions, and blockers."""
         rows = list(objs)
+        # The pages' only way to a further part: Django makes their contexts itself.
+        request.losses = self.losses(rows)  # type: ignore[attr-defined]  # ours
         lines, counts, lacking, protected = get_deleted_objects(
             rows,
             request,
@@ -55,7 +57,7 @@ class PlainDeletion:
         starts = tuple(f"{capfirst(meta.verbose_name)}: " for meta in joining)
         plurals = {meta.verbose_name_plural for meta in joining}
         return (
-            [*_without(lines, starts), *self.losses(rows)],
+            _without(lines, starts),
             {name: count for name, count in counts.items() if name not in plurals},
             lacking,
             [*protected, *map(_linked, self.blockers(rows))],
@@ -73,11 +75,11 @@ def namers_of_channels(channels: Sequence[Channel]) -> list[Namer]:
     return tokens_for([channel.name for channel in channels])
 
 
-def lost_service(channels: Sequence[Channel]) -> list[Any]:
+def lost_service(channels: Sequence[Channel]) -> list[SafeString]:
     """Return a line for each group that loses models with `channels`, and who is in it."""
     serving = [channel for channel in channels if channel.status != Status.DISABLED]
     ids = [channel.pk for channel in channels]
-    lines: list[Any] = []
+    lines = []
     for group in Group.objects.filter(channels__in=serving).distinct():
         left = group.channels.filter(status=Status.ENABLED).exclude(pk__in=ids)
         others = [names_in(names) for names in left.values_list("model_names", flat=True)]
@@ -86,15 +88,26 @@ def lost_service(channels: Sequence[Channel]) -> list[Any]:
         lost = sorted(m for m in gone if not any(model_matches(p, m) for p in served))
         if not lost:
             continue
-        what = f"Group {group.name} is left with no channel in use" if not others else ""
-        what = what or f"Group {group.name} loses models: {', '.join(lost[:SHOWN])}"
-        who = [*users_of([group.name]), *tokens_of([group.name])]
-        lines.append(what)
-        if who:
-            more = f" and {len(who) - SHOWN} more" if len(who) > SHOWN else ""
-            named = format_html_join(", ", "{}", ((_linked(n),) for n in who[:SHOWN]))
-            lines.append([format_html("{}{}", named, more)])
+        what = "has no other channel in use"
+        if others:
+            what = f"has no other channel in use for {_some(lost)}"
+        lines.append(format_html("Group {} {}.{}", group.name, what, _who_is_in(group)))
     return lines
+
+
+def _who_is_in(group: Group) -> SafeString:
+    """Return who uses the group, as a sentence; nothing if nobody does."""
+    who = [*users_of([group.name]), *tokens_of([group.name])]
+    if not who:
+        return SafeString()
+    more = f" and {len(who) - SHOWN} more" if len(who) > SHOWN else ""
+    named = format_html_join(", ", "{}", ((_linked(namer),) for namer in who[:SHOWN]))
+    return format_html(" In it are {}{}.", named, more)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def _linked(namer: Namer) -> SafeString:

@@ -32,6 +32,7 @@ PAGES = [
     "/admin/channels_app/channel/add/",
     "/admin/channels_app/group/",
     "/admin/channels_app/option/",
+    "/admin/channels_app/option/preset/resilient/",
     "/admin/billing_app/user/",
     "/admin/billing_app/user/add/",
     "/admin/billing_app/token/",
@@ -114,6 +115,8 @@ def rows(transactional_db: None, relay: LiveRelay) -> dict[str, str]:
     channel, token = Channel.objects.get(name="c01"), Token.objects.all()[1]
     return {
         "channel": f"/admin/channels_app/channel/{channel.pk}/change/",
+        "channel_delete": f"/admin/channels_app/channel/{channel.pk}/delete/",
+        "group_delete": f"/admin/channels_app/group/{channel.groups.all()[0].pk}/delete/",
         "channel_history": f"/admin/channels_app/channel/{channel.pk}/history/",
         "token": f"/admin/billing_app/token/{token.pk}/change/",
         "user": f"/admin/billing_app/user/{token.user_id}/change/",
@@ -125,7 +128,8 @@ def rows(transactional_db: None, relay: LiveRelay) -> dict[str, str]:
 def test_every_page_fits_and_stays_local(
     relay: LiveRelay, rows: dict[str, str], width: str, scheme: str
 ) -> None:
-    forms = [rows["channel"], rows["channel_history"], rows["token"], rows["user"]]
+    names = ["channel", "channel_history", "channel_delete", "group_delete", "token", "user"]
+    forms = [rows[name] for name in names]
     with browser_page(relay, WIDTHS[width], scheme) as page:
         for path in [*PAGES, *forms, f"/admin/why/?id={rows['request_id']}"]:
             response = page.goto(relay.url + path)
@@ -220,6 +224,17 @@ def test_options_are_edited_as_fields(relay: LiveRelay, rows: dict[str, str]) ->
         "RetryStrategy": "exhaust_tier",
         "ModelFallbacks": {"a": ["b"]},
     }
+
+
+def test_a_preset_is_applied_after_a_look(relay: LiveRelay, rows: dict[str, str]) -> None:
+    with browser_page(relay) as page:
+        page.goto(f"{relay.url}/admin/channels_app/option/")
+        page.click("#presets >> text=resilient")
+        assert "RetryTimes: 0 -> 3" in page.inner_text("#preset-changes")
+        page.click("text=Apply the preset")
+        page.wait_for_selector("text=Preset resilient applied")
+
+    assert Option.objects.get(name="RetryTimes").value == 3
 
 
 def test_token_is_made_and_its_key_shown_once(relay: LiveRelay, rows: dict[str, str]) -> None:

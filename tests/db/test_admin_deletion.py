@@ -95,11 +95,12 @@ def test_the_page_says_who_loses_what_with_a_channel(client: Client) -> None:
         {"action": "delete_selected", "_selected_action": [str(row.pk)]} | CONFIRMED,
     )
 
-    assert "Group alone is left with no channel in use user carol" in said
-    assert "Group shared loses models: b token carol/laptop" in said
+    assert "These stay, but lose service: " in said
+    assert "Group alone has no other channel in use. In it are user carol ." in said
+    assert "Group shared has no other channel in use for b. In it are token carol/laptop ." in said
     assert "relationship" not in said
     assert "object (" not in said
-    assert "no channel in use" not in said_of_off
+    assert "lose service" not in said_of_off
     assert "&lt;" not in said
     assert not Channel.objects.filter(name="mine").exists()
 
