@@ -152,7 +152,8 @@ def _build(
 
 def _unreachable(error: httpx.TransportError, channel: ChannelView) -> Failure:
     if isinstance(error, AddressNotAllowed):
-        return channel_error("channel:address_not_allowed", str(error))
+        message = redact(str(error), channel.secrets)
+        return channel_error("channel:address_not_allowed", message)
     is_timeout = isinstance(error, httpx.TimeoutException)
     return Failure(
         failure_class=FailureClass.TIMEOUT if is_timeout else FailureClass.TRANSPORT,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from urllib.parse import unquote, urlsplit
 
 
 class FailureClass(StrEnum):
@@ -132,9 +133,19 @@ class ChannelView:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Return what must never be shown: all keys, the proxy, and headers set by hand."""
+        """Return what must never be shown: all keys, the proxy and its password, and headers
+        set by hand."""
         headers = (self.header_override or {}).values()
-        return (*(key.value for key in self.keys), *filter(None, (self.proxy, *headers)))
+        proxy = (self.proxy, _password(self.proxy)) if self.proxy else ()
+        return (*(key.value for key in self.keys), *filter(None, (*proxy, *headers)))
+
+
+def _password(url: str) -> str:
+    """Return the password in a URL, empty if there is none or it is no URL."""
+    try:
+        return unquote(urlsplit(url).password or "")
+    except ValueError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

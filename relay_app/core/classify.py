@@ -159,6 +159,8 @@ STATUS_OF_CLASS: Mapping[FailureClass, int] = {
     C.CONTENT_FILTER: 400,
 }
 
+# Longer codes, types and parameters are no names.
+NAME_CHARS = 200
 REQUEST_ID_HEADERS = ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid")
 
 
@@ -180,19 +182,23 @@ def classify_response(
         status = info.status or _status_inside_success(info, provider)
     failure_class = _class_of(info, status=status, provider=provider)
     message = info.message or f"the upstream answered {status} without saying why"
+    request_id = next((headers[h] for h in REQUEST_ID_HEADERS if headers.get(h)), "")
     return Failure(
         failure_class=failure_class,
-        message=redact(message, secrets),
+        message=redact(message, secrets)[: info.message_chars],
         status=status,
         seen_status=status,
-        code=redact(info.code, secrets) or None,
-        type=redact(info.type, secrets) or None,
-        param=info.param,
+        code=_name(info.code, secrets),
+        type=_name(info.type, secrets),
+        param=_name(info.param or "", secrets),
         retry_after_s=retry_after_s(headers) or info.retry_after_s,
-        upstream_request_id=next(
-            (headers[h][:100] for h in REQUEST_ID_HEADERS if headers.get(h)), ""
-        ),
+        upstream_request_id=redact(request_id, secrets)[:100],
     )
+
+
+def _name(text: str, secrets: tuple[str, ...]) -> str | None:
+    """Return a code, a type or a parameter as it may be shown; None if there is none."""
+    return redact(text, secrets)[:NAME_CHARS] or None
 
 
 def map_status(failure: Failure, status_map: Mapping[int, int]) -> Failure:

@@ -9,6 +9,8 @@ from typing import Any
 
 # Larger bodies are no error objects; reading them would only cost time.
 MAX_ERROR_BYTES = 256 * 1024
+# Characters shown of a message that is no text made for people.
+RAW_MESSAGE_CHARS = 2000
 _MESSAGE_KEYS = ("message", "error_msg", "detail", "msg", "error_description")
 
 
@@ -17,7 +19,8 @@ class ErrorInfo:
     """The parts of an error object; empty where the upstream left them out.
 
     `status` is the HTTP status that the object itself names; `is_error` says whether
-    there was an error object at all.
+    there was an error object at all. Texts are whole: one that is cut before its secrets are
+    taken out may keep a part of one. `message_chars`: as much of the message is worth showing.
     """
 
     is_error: bool = False
@@ -27,6 +30,7 @@ class ErrorInfo:
     param: str | None = None
     status: int | None = None
     retry_after_s: float | None = None
+    message_chars: int = MAX_ERROR_BYTES
 
 
 def load_json(body: bytes) -> Any:
@@ -47,9 +51,9 @@ def read_error(body: bytes) -> ErrorInfo:
         document = next(errors, document[0])
     if isinstance(document, dict):
         return _from_document(document)
-    text = body[:2000].decode("utf-8", "replace").strip()
+    text = body[:MAX_ERROR_BYTES].decode("utf-8", "replace").strip()
     is_page = text[:1] == "<"
-    return ErrorInfo(message="" if is_page or not text else text)
+    return ErrorInfo(message="" if is_page else text, message_chars=RAW_MESSAGE_CHARS)
 
 
 def _from_document(document: dict[str, Any]) -> ErrorInfo:
@@ -64,11 +68,13 @@ def _from_document(document: dict[str, Any]) -> ErrorInfo:
     else:
         source = document
     message = next((source[k] for k in _MESSAGE_KEYS if source.get(k)), "")
+    is_text = isinstance(message, str)
     code = _text(source.get("code", source.get("error_code")))
     reason, retry_after_s = _google_details(source)
     return ErrorInfo(
         is_error=bool(error) or _looks_like_error(document),
-        message=message if isinstance(message, str) else json.dumps(message)[:2000],
+        message=message if is_text else json.dumps(message),
+        message_chars=MAX_ERROR_BYTES if is_text else RAW_MESSAGE_CHARS,
         type=_text(source.get("type", source.get("error_type", source.get("status")))),
         code=reason or code or _code_in_details(source),
         param=source["param"] if isinstance(source.get("param"), str) else None,
@@ -111,7 +117,7 @@ def _looks_like_error(document: dict[str, Any]) -> bool:
 
 
 def _text(value: object) -> str:
-    return str(value)[:200] if isinstance(value, str | int) else ""
+    return str(value) if isinstance(value, str | int) else ""
 
 
 def _status(*candidates: object) -> int | None:

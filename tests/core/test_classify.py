@@ -226,6 +226,40 @@ def test_the_code_of_anthropic_is_found_one_level_down():
         assert classify(error("x", details=odd)).code is None
 
 
+UPSTREAM_TEXTS = st.sampled_from(
+    ["message", "error_msg", "detail", "type", "code", "param", "status", "error_code"]
+)
+
+
+@given(
+    secret=st.text('abcXYZ019-_./"\\', min_size=4, max_size=30),
+    fields=st.sets(UPSTREAM_TEXTS, min_size=1),
+    before=st.sampled_from([0, 1, 190, 1990]) | st.integers(0, 2100),
+    form=st.sampled_from(["error", "flat", "text", "event", "detail", "google"]),
+    is_nested=st.booleans(),
+)
+def test_no_secret_comes_out_of_any_field(secret, fields, before, form, is_nested):
+    text = "=" * before + " " + secret
+    found = {name: {"said": [text]} if is_nested else text for name in fields}
+    document = {
+        "error": {"error": found},
+        "flat": found,
+        "event": {"response": {"error": found}},
+        "text": text,
+        "detail": {"error": {**found, "details": {"error_code": text}}},
+        "google": {"error": {"details": [{"@type": "google.rpc.ErrorInfo", "reason": text}]}},
+    }[form]
+    body = text.encode() if form == "text" else json.dumps(document).encode()
+
+    failure = classify(body, headers={"x-request-id": text}, secrets=(secret,))
+
+    told = (failure.message, failure.code, failure.type, failure.param)
+    shown = "\n".join(filter(None, (*told, failure.upstream_request_id)))
+    assert secret not in shown
+    # Nor its beginning, where a text was cut.
+    assert not any(one and one.endswith(secret[:4]) for one in told)
+
+
 def test_secrets_do_not_come_along():
     failure = classify(
         error("bad my-own-key", type="my-own-key", code="my-own-key"), secrets=("my-own-key",)

@@ -33,6 +33,11 @@ LONG = "AbCdEf0123456789AbCdEf0123456789"
         ("Incorrect API key provided: sk-proj-abcdef12", f"Incorrect API key provided: {MASK}"),
         ("bad sk-ant-api03-abc_DEF-123", f"bad {MASK}"),
         ("bad sk-ab****************wxyz", f"bad {MASK}"),
+        ("Authorization: Bearer abc", f"Authorization: Bearer {MASK}"),
+        ("bearer or-1", f"bearer {MASK}"),
+        ("GET /v1/x?key=abc&a=1 HTTP", f"GET /v1/x?key={MASK}&a=1 HTTP"),
+        ("https://host/?a=1&token=zzz", f"https://host/?a=1&token={MASK}"),
+        ("https://host/?api_key=z", f"https://host/?api_key={MASK}"),
         ("bad pk-0123456789", f"bad {MASK}"),
         ("bad rk-0123456789", f"bad {MASK}"),
         ("bad xai-0123456789", f"bad {MASK}"),
@@ -56,6 +61,7 @@ def test_what_looks_like_a_credential_is_masked(text, expected):
         "mail to ops@example.com",
         "monkey=business1234",
         "the key is not plain ASCII",
+        "Missing bearer or basic authentication in header",
         "token: abc",  # too short to be one
         "task-0123456789 failed",
         "désolé 😀",
@@ -74,6 +80,10 @@ def test_known_keys_are_masked_wherever_they_stand():
 @pytest.mark.parametrize("keys", [("secret", "secret-and-more"), ("secret-and-more", "secret")])
 def test_a_key_that_begins_another_one_leaves_nothing_of_it(keys):
     assert redact("refused secret-and-more here", keys) == "refused *** here"
+
+
+def test_known_keys_are_masked_as_json_writes_them_too():
+    assert redact(r'{"sent": "a\"quoted\\key"}', ('a"quoted\\key',)) == '{"sent": "***"}'
 
 
 def test_known_keys_that_are_too_short_would_mask_everything():
