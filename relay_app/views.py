@@ -19,7 +19,7 @@ from relay_app.bindings import Binding
 from relay_app.client_address import client_address
 from relay_app.core.blocked import blocked_word
 from relay_app.core.types import Call, Endpoint
-from relay_app.dialects.base import BodyError, Dialect, Framing, Incoming
+from relay_app.dialects.base import TOO_DEEP, BodyError, Dialect, Framing, Incoming
 from relay_app.dialects.registry import DIALECTS
 from relay_app.drf import AsyncAPIView
 from relay_app.encodings import decode_body
@@ -209,7 +209,11 @@ class RelayView(DialectView):
 
     def _check_words(self, call: Call) -> None:
         words = self.snapshot.routing.options.blocked_words
-        if words and blocked_word(call.body, call.content_type, words):
+        try:
+            is_blocked = bool(words) and blocked_word(call.body, call.content_type, words)
+        except RecursionError:
+            raise InvalidRequest(TOO_DEEP) from None
+        if is_blocked:
             raise BlockedContent("the prompt contains a word that is blocked here")
 
     async def _body(self) -> bytes:

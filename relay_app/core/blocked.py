@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-import msgspec
 from ahocorasick_rs import AhoCorasick
 
+from relay_app.core.json_names import json_pairs
 from relay_app.core.multipart import is_form, read_fields
 
 # Fields that are no prompt at whatever depth: names, kinds and settings, in all dialects.
@@ -43,20 +42,24 @@ _NO_PROMPT = frozenset(
 # No text goes on for that long without a space; pictures and sound in base64 do.
 _BASE64_CHARS = 2048
 _BASE64 = re.compile(r"[A-Za-z0-9+/_=\r\n-]*")
+# No part of a word: none goes on from one text to the next.
+BETWEEN_TEXTS = "\0"
 _DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+[^,]{0,100};base64,", re.IGNORECASE)
 
 
 def blocked_word(body: bytes, content_type: str, words: Sequence[str]) -> str | None:
-    """Return the first of `words` that the texts of a request contain, in any case; else None.
+    """Return the first of `words` that the texts of a request contain, in any case and with any
+    white space between their parts; else None.
 
-    Looks at all texts of a JSON body, or the text fields of a form, but for names and data in
-    base64. A body that can't be read contains none: it is refused elsewhere.
+    Looks at all texts of a JSON body, those of names that stand twice too, or the text fields of
+    a form, but for names and data in base64. A body that can't be read contains none: it is
+    refused elsewhere. Raises RecursionError for one that is nested too deeply.
     """
     if not words or not body:
         return None
     try:
-        texts = "\n".join(_texts(_document(body, content_type)))
-    except (ValueError, RecursionError, msgspec.MsgspecError):
+        texts = BETWEEN_TEXTS.join(_texts(_document(body, content_type)))
+    except ValueError:
         return None
     finder = _finder(tuple(words))
     found = finder.find_matches_as_indexes(_folded(texts))
@@ -64,12 +67,10 @@ def blocked_word(body: bytes, content_type: str, words: Sequence[str]) -> str | 
 
 
 def _document(body: bytes, content_type: str) -> Any:
+    """Return the request, its objects as tuples of (name, value)."""
     if is_form(content_type):
-        return read_fields(body, content_type)
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeError):
-        return json.loads(body.decode("utf-8-sig"))
+        return tuple(read_fields(body, content_type).items())
+    return json_pairs(body)
 
 
 def _texts(node: Any) -> Iterator[str]:
@@ -79,8 +80,8 @@ def _texts(node: Any) -> Iterator[str]:
     elif isinstance(node, list):
         for value in node:
             yield from _texts(value)
-    elif isinstance(node, dict):
-        for name, value in node.items():
+    elif isinstance(node, tuple):
+        for name, value in node:
             if name not in _NO_PROMPT:
                 yield from _texts(value)
 
@@ -97,9 +98,10 @@ def _is_data(text: str) -> bool:
 @lru_cache(maxsize=4)
 def _finder(words: tuple[str, ...]) -> AhoCorasick:
     """Return one automaton for all words: the time it takes does not depend on their number."""
-    return AhoCorasick([_folded(word) for word in words])
+    return AhoCorasick([_folded(word) or word for word in words])
 
 
 def _folded(text: str) -> str:
-    """Return `text` without case, nor what UTF-8 can't hold (lone surrogates)."""
-    return text.casefold().encode("utf-8", "replace").decode()
+    """Return `text` without case, with one space for any run of white space, and without what
+    UTF-8 can't hold (lone surrogates)."""
+    return " ".join(text.casefold().split()).encode("utf-8", "replace").decode()

@@ -197,6 +197,8 @@ def _named(header: bytes, *, start: int, end: int) -> _Part:
     names = [value for key, value in parameters if key == b"name"]
     if len(dispositions) > 1 or len(names) > 1:
         raise FormError("a part of the form has two names")
+    if any(key.startswith(b"name*") for key, _ in parameters):
+        raise FormError('a part of the form has a name written as name*; write name="..." alone')
     is_file = any(key in (b"filename", b"filename*") for key, _ in parameters)
     name = names[0].decode("utf-8", "replace") if names else ""
     return _Part(name=name, is_file=is_file, start=start, end=end)

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import msgspec
 
 from relay_app.core.json_edit import set_fields
+from relay_app.core.json_names import repeated_name
+from relay_app.core.redact import cut
 from relay_app.core.types import AnswerFacts, Call, EventFacts
 
 TOO_DEEP = "the request body is nested too deeply"
@@ -121,6 +123,22 @@ def with_model_field(call: Call, model: str) -> Call:
 
 def decode_envelope(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     """Return `body` as the decoder's struct; raise BodyError with what and where.
+
+    A body that gives a field twice is refused: the upstream might read the other one.
+    """
+    envelope = _decoded(decoder, body)
+    try:
+        repeated = repeated_name(body)
+    except RecursionError:
+        raise BodyError(TOO_DEEP) from None
+    if repeated is not None:
+        name, count = cut(repeated[0], 60), repeated[1]
+        raise BodyError(f"{name} is given {count} times; send it once", param=name)
+    return envelope
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+    """Return `body` as the decoder's struct; raise BodyError.
 
     The fast parser refuses lone surrogates, which clients do send and the standard one
     reads, so that one is asked before the client is told no.

@@ -146,6 +146,8 @@ def test_what_only_looks_like_a_boundary_is_content(junk):
         (form(text("a", b"1"), last=b"").removesuffix(b"--"), "no closing boundary"),
         (form(text("a", b"1")) + form(text("a", b"2")), "goes on behind its closing"),
         (form((b'Content-Disposition: form-data; name="a"; name="b"', b"")), "two names"),
+        (form((b"Content-Disposition: form-data; name=\"a\"; name*=utf-8''b", b"")), "name*"),
+        (form((b"Content-Disposition: form-data; NAME*0=a; name*1=b", b"")), "name*"),
         (form((text("a", b"")[0] + b"\r\n" + text("b", b"")[0], b"")), "two names"),
         (form(*[text("a", b"")] * (MAX_PARTS + 1)), "more than 1000 parts"),
         (

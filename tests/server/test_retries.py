@@ -405,3 +405,15 @@ def test_a_prompt_with_a_blocked_word_reaches_no_upstream(world):
     assert response.headers["x-relay-attempts"] == "0"
     assert client.chat(model="m").status_code == 200
     assert len(world.upstream.seen) == 1
+
+
+def test_a_prompt_too_deep_to_be_searched_for_blocked_words_is_refused(world):
+    world.channel("a", answered("a"))
+    world.options(BlockedWords="secret")
+    content = b"[" * 990 + b'"secret"' + b"]" * 990
+
+    response = world.ready().post(b'{"model": "m", "messages": [' + content + b"]}")
+
+    assert response.status_code == 400
+    assert "nested too deeply" in response.text
+    assert not world.upstream.seen

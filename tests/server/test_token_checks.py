@@ -98,6 +98,19 @@ def test_several_forwarded_headers_are_one_chain(allowed, trusted) -> None:
     assert client.http.get("/v1/models", headers=headers).status_code == 200
 
 
+def test_a_second_model_does_not_pass_the_models_of_a_token(allowed, world) -> None:
+    client = allowed()
+    world.token.models = ["m"]
+    world.ready()
+
+    response = client.post(b'{"model":"other","messages":[],"model":"m"}')
+
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "model"
+    assert response.json()["error"]["message"].startswith("model is given 2 times; send it once")
+    assert not world.upstream.seen
+
+
 def test_a_token_in_the_header_of_midjourney_proxies(allowed, world) -> None:
     client = allowed()
     del client.http.headers["Authorization"]
