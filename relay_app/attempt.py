@@ -16,7 +16,7 @@ import httpx
 from channels_app.core.types import ChannelView, Failure, FailureClass
 from relay_app.connectors import AddressNotAllowed
 from relay_app.core.attempts import Step
-from relay_app.core.classify import classify_response
+from relay_app.core.classify import classify_response, request_id_of
 from relay_app.core.limits import Limits
 from relay_app.core.proxies import read_proxy
 from relay_app.core.redact import redact
@@ -45,6 +45,7 @@ class Answer:
     model: str = ""
     usage: Usage | None = None
     response_id: str = ""
+    upstream_request_id: str = ""
 
 
 async def send(
@@ -94,7 +95,7 @@ async def send(
     finally:
         if not (isinstance(answer, Answer) and answer.stream):
             await response.stream.aclose()  # type: ignore[union-attr]  # always async
-    return answer
+    return replace(answer, upstream_request_id=request_id_of(response.headers, channel.secrets))
 
 
 async def _open_stream(stream: AnswerStream, response: httpx.Response) -> Answer | Failure:
@@ -141,6 +142,7 @@ def _build(
         return channel_error("channel:invalid_base_url", message)
     if shaped.header_override:
         request.headers.update(httpx.Headers(shaped.header_override, encoding="latin-1"))
+    request.extensions["may_resend"] = step.number == 1
     request.extensions["timeout"] = {"connect": limits.connect or None}
     if channel.proxy:
         try:

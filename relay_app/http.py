@@ -24,6 +24,7 @@ class RelayRequest(ASGIRequest):
             self.path_info = f"/{self.path_info}"  # `OPTIONS *`: the resolver wants a path
         self.relay_id = uuid.uuid4().hex
         self.is_oversized = is_oversized
+        self.is_cut_off = False  # the relay stops while the body still comes
         self.body_limit: int = settings.MAX_REQUEST_BODY_BYTES
         self.urlconf = "relay_app.urls"
 

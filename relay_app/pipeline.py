@@ -18,7 +18,7 @@ import math
 import random
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import httpx
@@ -138,7 +138,9 @@ async def relay(
         _end_hold(hold, outcome)
         if isinstance(outcome, Answer):
             record.group = step.group
-            _note(record, step, began_s, status=outcome.status, decision="answered")
+            _note(record, step, began_s, answer=outcome, decision="answered")
+            if outcome.stream is not None:
+                outcome.stream.on_end.append(partial(_note_end, record, began_s))
             return outcome
         failure = map_status(outcome, step.channel.status_map)
         decision = loop.failed(failure, now_s=clock.now_s())
@@ -231,8 +233,9 @@ def _note(
     *,
     decision: str,
     failure: Failure | None = None,
-    status: int | None = None,
+    answer: Answer | None = None,
 ) -> None:
+    told = answer or failure
     record.attempts.append(
         Tried(
             number=step.number,
@@ -243,9 +246,27 @@ def _note(
             wait_s=step.wait_s,
             duration_s=clock.now_s() - began_s,
             decision=decision,
-            status=status,
+            status=answer.status if answer else None,
+            upstream_request_id=told.upstream_request_id if told else "",
             upstream_model=upstream_model(step.channel, step.model),
         )
+    )
+
+
+async def _note_end(record: RequestRecord, began_s: float, stream: AnswerStream) -> None:
+    """Note how the stream of the last attempt ended, unless it is whole."""
+    if stream.is_whole:
+        return
+    failure, decision = stream.failure, "answer begun"
+    if failure is None:
+        failure, decision = ABORTED, "client gone"
+    elif stream.is_interrupted:
+        decision = "relay stopped"
+    record.attempts[-1] = replace(
+        record.attempts[-1],
+        failure=failure,
+        decision=decision,
+        duration_s=clock.now_s() - began_s,
     )
 
 

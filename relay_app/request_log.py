@@ -86,10 +86,15 @@ class RequestRecord:
         """Count the tokens that were used; all is given back if no upstream was asked."""
         if not self.attempts:
             hold.undo()
-        elif self.outcome != CLIENT_LEFT and all(tried.failure for tried in self.attempts):
+        elif self.outcome != CLIENT_LEFT and not self.is_begun:
             hold.end(0)
         else:
             hold.end(used_tokens(self.usage))
+
+    @property
+    def is_begun(self) -> bool:
+        """Return whether an upstream answered, if only the beginning of a stream."""
+        return self.ttft_s is not None or any(tried.failure is None for tried in self.attempts)
 
     @property
     def chain(self) -> str:
@@ -272,7 +277,7 @@ def _attempt_row(row: RequestLog, tried: Tried) -> Attempt:
         failure_class=failure.failure_class.value if failure else "",
         upstream_type=_text(failure.type if failure else "", 100),
         upstream_code=_text(failure.code if failure else "", 100),
-        upstream_request_id=_text(failure.upstream_request_id if failure else "", 100),
+        upstream_request_id=_text(tried.upstream_request_id, 100),
         message=_text(failure.message if failure else "", 200),
         wait_ms=round(tried.wait_s * 1000),
         duration_ms=round(tried.duration_s * 1000),

@@ -85,7 +85,9 @@ class AnswerStream:
         self._batch: list[bytes] = []  # events read, not looked at yet
         self._held: list[bytes] = []
         self._held_bytes = 0
-        self._is_finished = False  # the answer has its proper end
+        self._has_finish = False  # the proper end of the answer was seen, or of one choice
+        self._begun: set[int] = set()  # choices seen, where the dialect counts them
+        self._ended: set[int] = set()
         self._is_cut_short = False  # ended by length, safety or filter
         self._complete_s: float | None = None  # when the stream was complete, but for a mark
         self._is_last = False  # the dialect's last event was seen
@@ -101,6 +103,11 @@ class AnswerStream:
         """End the stream now: the relay stops. The client gets an error event."""
         self.is_interrupted = True
         self._deadline.expire()
+
+    @property
+    def _is_finished(self) -> bool:
+        """Return whether the answer, with all its choices, has its proper end."""
+        return self._has_finish and self._begun <= self._ended
 
     async def open(self) -> Failure | None:
         """Read up to the commit point; return the failure if it is never reached."""
@@ -152,6 +159,9 @@ class AnswerStream:
                 facts = self._look_at(raw)
                 if facts.is_error:
                     self._broke_with(self._error_of(raw), is_end=facts.is_last)
+                    return False
+                if facts.is_last and not (self._is_finished or self._dialect.ends_cleanly):
+                    self._broke("the stream ended before its proper end")
                     return False
                 if not (facts.is_malformed or (self._hides_usage and facts.is_usage_only)):
                     out.append(raw)
@@ -243,13 +253,17 @@ class AnswerStream:
             self._broke(STOPPING)
             return None
         total_s = self._limits.total
-        deadline_s = self._sent_s + total_s if total_s else None
+        total_at_s = self._sent_s + total_s if total_s else math.inf
+        deadline_s = total_at_s
         if self._complete_s is not None:
-            deadline_s = min(deadline_s or math.inf, self._complete_s + MARK_S)
+            deadline_s = min(deadline_s, self._complete_s + MARK_S)
         try:
             batch = await self._read(deadline_s=deadline_s, has_idle_limit=True)
         except TimeoutError:
-            self._broke("nothing came within the time limit")
+            is_total = time.monotonic() >= total_at_s
+            limit_s = self._limits.total if is_total else self._limits.idle
+            what = "the answer took longer than" if is_total else "nothing came for"
+            self._broke(f"{what} {limit_s:g} s")
             return None
         except (httpx.RequestError, BadStream) as error:
             self._broke(str(error))
@@ -275,7 +289,7 @@ class AnswerStream:
         self._fail(failure)
 
     def _fail(self, failure: Failure) -> None:
-        if not self._is_finished:
+        if not self._is_finished or self._dialect.ends_cleanly:
             self.failure = failure
 
     def _ending(self) -> bytes:
@@ -322,13 +336,19 @@ class AnswerStream:
         else:
             self._malformed_in_a_row = 0
             self._good_s = time.monotonic()
-        self._is_finished = self._is_finished or facts.is_finish
+        if facts.choices:
+            self._begun.update(facts.choices)
+        if facts.is_finish:
+            self._has_finish = True
+            self._ended.update(facts.ended)
         self._is_cut_short = self._is_cut_short or (facts.is_finish and not facts.is_normal_finish)
         self._is_last = self._is_last or facts.is_last
-        if facts.is_complete and self._complete_s is None:
-            self._complete_s = time.monotonic()
         if facts.usage is not None:
             self.usage = self.usage.updated(facts.usage) if self.usage else facts.usage
+        # Usage comes last where choices are counted.
+        is_complete = facts.is_complete or (facts.usage is not None and bool(self._ended))
+        if is_complete and self._is_finished and self._complete_s is None:
+            self._complete_s = time.monotonic()
         self.model = facts.model or self.model
         self.response_id = facts.response_id or self.response_id
         return facts

@@ -73,8 +73,9 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     """Sends httpx requests through aiohttp and raises httpx's errors only.
 
     A request on a pooled connection that breaks before a byte of the answer is sent once
-    more on a fresh one. Nearly always the peer had closed the idle connection and never
-    saw the request; that it broke while it worked on it can't be told apart.
+    more on a fresh one, if its extension `may_resend` says so: the first attempt's does.
+    Nearly always the peer had closed the idle connection and never saw the request; that it
+    broke while it worked on it can't be told apart.
     """
 
     def __init__(self, *, allows_private: Callable[[], bool]) -> None:
@@ -88,7 +89,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         try:
             return await self._send(request)
         except (httpx.RemoteProtocolError, httpx.WriteError):
-            if not is_reused.get():
+            if not (is_reused.get() and request.extensions.get("may_resend")):
                 raise
         return await self._send(request)
 

@@ -24,6 +24,8 @@ from relay_app.dialects.registry import DIALECTS
 from relay_app.drf import AsyncAPIView
 from relay_app.encodings import decode_body
 from relay_app.errors import (
+    STOPPED,
+    STOPPING,
     BlockedContent,
     InvalidRequest,
     ModelNotFound,
@@ -218,6 +220,8 @@ class RelayView(DialectView):
 
     async def _body(self) -> bytes:
         request = self.relay_request
+        if request.is_cut_off:
+            raise RelayStopping(STOPPED)
         if request.is_oversized:
             raise RequestTooLarge(f"the request body is larger than {request.body_limit >> 20} MB")
         encoding = str(request.META.get("HTTP_CONTENT_ENCODING", ""))
@@ -276,8 +280,8 @@ class RelayView(DialectView):
     async def _stream_ended(self, stream: AnswerStream) -> None:
         self.record.usage = stream.usage
         self.record.response_model = stream.model
-        if stream.is_interrupted and stream.failure is not None:
-            self._end(status=200, outcome=RelayStopping.code, message=stream.failure.message)
+        if stream.is_interrupted and not stream.is_whole:
+            self._end(status=200, outcome=RelayStopping.code, message=STOPPING)
         elif stream.failure is not None:
             failure = stream.failure
             self._end(status=200, outcome=failure.failure_class, message=failure.message)

@@ -16,7 +16,7 @@ from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.http.response import HttpResponseBase
 
-from relay_app.errors import STOPPING
+from relay_app.errors import STOPPING, is_stopping
 from relay_app.http import PieceStream, RelayRequest, StreamResponse
 
 Scope = MutableMapping[str, Any]
@@ -34,12 +34,12 @@ class ClientGone(Exception):
 
 
 class _Running:
-    """One request under way: its task, and what the client is being sent."""
+    """One request under way: the task that reads or answers it, and what the client is sent."""
 
     __slots__ = ("is_answered", "stream", "work")
 
     def __init__(self) -> None:
-        self.work: asyncio.Task[None]
+        self.work = asyncio.current_task()
         self.is_answered = False
         self.stream: PieceStream | None = None
 
@@ -56,7 +56,7 @@ class LeanHandler(ASGIHandler):
         for running in list(self._running):
             if running.stream is not None:
                 running.stream.interrupt()
-            elif not running.is_answered:
+            elif not running.is_answered and running.work is not None:
                 running.work.cancel(STOPPING)
 
     def load_middleware(self, is_async: bool = False) -> None:
@@ -67,15 +67,23 @@ class LeanHandler(ASGIHandler):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]  # plainer types than django-stubs has
         """Answer one request; stop at once when the client hangs up."""
+        running = _Running()
+        self._running.add(running)
         try:
             body = await _read_body(scope, receive)
         except ClientGone:
             return
+        except asyncio.CancelledError as error:
+            if not is_stopping(error):
+                raise
+            await self._answer_cut_off(RelayRequest(scope, b"", is_oversized=False), send)
+            return
+        finally:
+            self._running.discard(running)
         if body is None:
             await self._answer_unread(RelayRequest(scope, b"", is_oversized=True), receive, send)
             return
         request = RelayRequest(scope, body, is_oversized=False)
-        running = _Running()
         running.work = work = asyncio.ensure_future(self._answer(request, send, running))
         self._running.add(running)
         gone = asyncio.ensure_future(_hang_up(receive))
@@ -90,6 +98,14 @@ class LeanHandler(ASGIHandler):
             await asyncio.gather(work, return_exceptions=True)
         if not work.cancelled():
             work.result()
+
+    async def _answer_cut_off(self, request: RelayRequest, send: Send) -> None:
+        """Answer a request whose body does not come in time: the relay stops."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.uncancel()
+        request.is_cut_off = True
+        await self._answer(request, send, _Running())
 
     async def _answer_unread(self, request: RelayRequest, receive: Receive, send: Send) -> None:
         """Answer while the body still comes, then throw that away and close."""

@@ -182,7 +182,6 @@ def classify_response(
         status = info.status or _status_inside_success(info, provider)
     failure_class = _class_of(info, status=status, provider=provider)
     message = info.message or f"the upstream answered {status} without saying why"
-    request_id = next((headers[h] for h in REQUEST_ID_HEADERS if headers.get(h)), "")
     return Failure(
         failure_class=failure_class,
         message=redact(message, secrets)[: info.message_chars],
@@ -192,8 +191,14 @@ def classify_response(
         type=_name(info.type, secrets),
         param=_name(info.param or "", secrets),
         retry_after_s=retry_after_s(headers) or info.retry_after_s,
-        upstream_request_id=redact(request_id, secrets)[:100],
+        upstream_request_id=request_id_of(headers, secrets),
     )
+
+
+def request_id_of(headers: Mapping[str, str], secrets: tuple[str, ...]) -> str:
+    """Return what the upstream calls the request; empty if it does not say."""
+    request_id = next((headers[h] for h in REQUEST_ID_HEADERS if headers.get(h)), "")
+    return redact(request_id, secrets)[:100] if request_id else ""
 
 
 def _name(text: str, secrets: tuple[str, ...]) -> str | None:

@@ -44,6 +44,8 @@ class Splitter:
         events, start = [], 0
         search_from = max(0, self._searched - _LONGEST_END)
         while match := _BLANK_LINE.search(buffer, max(search_from, start)):
+            if match.end() == len(buffer) and match[0] == b"\r\n\r":
+                break  # the other half of a CR LF is under way
             events.append(bytes(buffer[start : match.end()]))
             start = match.end()
         if start:
@@ -86,6 +88,8 @@ def missing_end(raw: bytes) -> bytes:
     """Return the bytes that `raw` lacks to end in a blank line."""
     match = re.search(rb"(?:\r\n|\n|\r)*\Z", raw)
     ends = len(_LINE_END.findall(match[0])) if match else 0
+    if raw.endswith(b"\r\n\r"):
+        return b"\n"  # half of a CR LF: strict readers wait for the rest
     if ends == 1 and raw.endswith(b"\r"):
         ends = 0  # the first LF only makes this CR a CR LF
     return b"\n" * max(0, 2 - ends)

@@ -102,7 +102,8 @@ class EventFacts:
     `is_meaningful`: content, reasoning, a tool call or a refusal. `is_finish`: the
     answer has its proper end. `is_complete`: so has the stream, though some servers add a
     mark at once. `is_last`: nothing follows. `is_usage_only`: tells the usage and nothing
-    else. `is_malformed`: not of the dialect, to be dropped.
+    else. `is_malformed`: not of the dialect, to be dropped. `choices`: the numbers of the choices
+    that it is about, `ended` of those that end with it, in a dialect that counts them.
     """
 
     is_meaningful: bool = False
@@ -113,6 +114,8 @@ class EventFacts:
     is_error: bool = False
     is_malformed: bool = False
     is_usage_only: bool = False
+    choices: tuple[int, ...] = ()
+    ended: tuple[int, ...] = ()
     response_id: str = ""
     model: str = ""
     usage: Usage | None = None
@@ -131,4 +134,5 @@ class Tried:
     duration_s: float
     decision: str
     status: int | None = None
+    upstream_request_id: str = ""
     upstream_model: str = ""

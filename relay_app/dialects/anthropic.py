@@ -89,6 +89,7 @@ class AnthropicMessages:
     """POST /v1/messages."""
 
     family = "anthropic"
+    ends_cleanly = True
     stream_end = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
     request_id_header = "request-id"
 

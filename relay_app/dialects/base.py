@@ -88,6 +88,9 @@ class Dialect(Protocol):
     family: str
     # What a stream ends with when the upstream left its last event out; may be empty.
     stream_end: bytes
+    # Whether a proper end counts only with the last event or a clean end of the stream behind it;
+    # the last event is a proper end by itself then. Else it is a mark that says nothing.
+    ends_cleanly: bool
     # Where its SDKs look for the id of a request, beside X-Request-Id; may be empty.
     request_id_header: str
 

@@ -118,6 +118,7 @@ class GeminiDialect:
 
     family = "gemini"
     stream_end = b""
+    ends_cleanly = False
     request_id_header = ""
 
     def read_request(self, incoming: Incoming) -> Envelope:

@@ -28,6 +28,7 @@ class OpenAIDialect:
 
     family = "openai"
     stream_end = b""
+    ends_cleanly = False
     request_id_header = ""
 
     def with_model(self, call: Call, model: str) -> Call:

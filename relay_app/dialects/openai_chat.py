@@ -23,6 +23,9 @@ from relay_app.dialects.openai_base import (
 # An end for one of these reasons is an answer even without content.
 CUT_SHORT = {"length", "content_filter"}
 
+# What some providers write when the answer broke.
+FAILED = "error"
+
 # Raw values that carry nothing.
 _NOTHING = (b"", b"null", b'""', b"[]", b"{}")
 # A field that is not there; told by identity, for most are not.
@@ -81,6 +84,7 @@ class _Choice(msgspec.Struct):
     delta: _Delta | None = None
     message: _Delta | None = None
     text: msgspec.Raw = _ABSENT
+    index: int | None = 0
     finish_reason: str | None = None
 
     def carries_something(self) -> bool:
@@ -131,6 +135,8 @@ class OpenAIChat(OpenAIDialect):
             return EventFacts()
         if data.strip() == b"[DONE]":
             return EventFacts(is_last=True)
+        if not (data.isascii() or is_utf8(data)):  # the decoder does not look into all of it
+            return EventFacts(is_malformed=True)
         answer = _read(data)
         if answer is None:
             is_error = name == b"error" or read_error(data).is_error
@@ -139,11 +145,16 @@ class OpenAIChat(OpenAIDialect):
             return EventFacts(is_error=True)
         choices = answer.choices or []
         if len(choices) == 1 and choices[0].finish_reason is None and answer.usage is None:
-            return _plain_facts(choices[0].carries_something(), answer.model or "")
+            choice = choices[0]
+            return _plain_facts(choice.carries_something(), answer.model or "", choice.index or 0)
         reasons = [choice.finish_reason for choice in choices if choice.finish_reason]
+        if FAILED in reasons:
+            return EventFacts(is_error=True)
         return EventFacts(
             is_meaningful=any(choice.carries_something() for choice in choices),
             is_finish=bool(reasons),
+            choices=tuple(choice.index or 0 for choice in choices),
+            ended=tuple(choice.index or 0 for choice in choices if choice.finish_reason),
             is_normal_finish=not CUT_SHORT.intersection(reasons),
             model=answer.model or "",
             usage=_usage(answer),
@@ -168,9 +179,18 @@ def asking_usage(body: bytes, request: HasStreamOptions) -> bytes | None:
 
 
 @lru_cache(maxsize=1024)
-def _plain_facts(is_meaningful: bool, model: str) -> EventFacts:  # a cache key
+def _plain_facts(is_meaningful: bool, model: str, choice: int) -> EventFacts:  # a cache key
     """Return the facts of most chunks, made once for each model."""
-    return EventFacts(is_meaningful=is_meaningful, model=model)
+    return EventFacts(is_meaningful=is_meaningful, model=model, choices=(choice,))
+
+
+def is_utf8(data: bytes) -> bool:
+    """Return whether `data` is text."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _says(raw: msgspec.Raw) -> bool:
@@ -209,6 +229,7 @@ def _tolerant(document: Any) -> _Answer | None:
                 _Choice(
                     delta=_Delta(**known),
                     text=_raw(raw.get("text")),
+                    index=raw["index"] if isinstance(raw.get("index"), int) else 0,
                     finish_reason=reason if isinstance(reason, str) else None,
                 )
             )

@@ -77,7 +77,7 @@ class OpenAIJson(OpenAIDialect):
         if data is None:
             return EventFacts()
         if data.strip() == b"[DONE]":
-            return EventFacts(is_last=True)
+            return EventFacts(is_last=True, is_finish=True)
         event = read_object(data)
         if event is None:
             is_error = name == b"error" or read_error(data).is_error

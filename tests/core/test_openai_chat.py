@@ -312,7 +312,7 @@ def test_usage_is_not_lost_beside_a_lone_surrogate():
 def test_content_of_any_kind_is_meaningful(delta):
     facts = event(chunk(delta=delta))
 
-    assert facts == EventFacts(is_meaningful=True, model="m-1")
+    assert facts == EventFacts(is_meaningful=True, model="m-1", choices=(0,))
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ def test_content_of_any_kind_is_meaningful(delta):
     ],
 )
 def test_a_role_or_nothing_is_not(delta):
-    assert event(chunk(delta=delta)) == EventFacts(model="m-1")
+    assert event(chunk(delta=delta)) == EventFacts(model="m-1", choices=(0,))
 
 
 def test_chunks_of_the_older_completions_are_meaningful():

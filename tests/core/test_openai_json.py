@@ -340,7 +340,7 @@ def test_an_error_event_is_an_error(document, name):
 
 
 def test_done_is_the_last_and_noise_is_malformed():
-    assert event(AUDIO, b"[DONE]") == EventFacts(is_last=True)
+    assert event(AUDIO, b"[DONE]") == EventFacts(is_last=True, is_finish=True)
     assert event(AUDIO, b"noise") == EventFacts(is_malformed=True)
     assert AUDIO.read_event(None, b"") == EventFacts()
 

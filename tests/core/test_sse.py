@@ -228,3 +228,21 @@ def test_an_event_that_never_ends_is_refused(monkeypatch):
     splitter.feed(b"data: " + b"x" * 94)
     with pytest.raises(EventTooLarge, match="100 bytes"):
         splitter.feed(b"x")
+
+
+@given(
+    st.lists(st.sampled_from([b"data: x", b": c", b"event: e"]), min_size=1, max_size=4),
+    st.sampled_from([b"\n", b"\r\n"]),
+    st.data(),
+)
+def test_events_do_not_depend_on_the_packets(lines, line_end, data):
+    """With line ends of one kind no packet boundary, within a CR LF either, changes an event."""
+    stream = b"".join(line + line_end * 2 for line in lines)
+    splitter, events, start = Splitter(), [], 0
+    while start < len(stream):
+        size = data.draw(st.integers(1, len(stream) - start))
+        events += splitter.feed(stream[start : start + size])
+        start += size
+
+    assert events == [line + line_end * 2 for line in lines]
+    assert splitter.flush() == b""

@@ -182,6 +182,25 @@ def test_a_second_signal_tells_them_at_once(served, upstream):
     assert speaker.is_error(asker.ended().content)
 
 
+def test_a_body_that_does_not_come_is_told(served):
+    serve, address = served(RELAY_DRAIN_S="1")
+    url = httpx.URL(address)
+    with socket.create_connection((url.host, url.port)) as slow:
+        slow.sendall(
+            f"POST /v1/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+            "Content-Length: 100\r\n\r\n{".encode()
+        )
+        time.sleep(0.3)
+
+        assert serve.stop() == 0
+
+        told = slow.recv(65_536)
+    assert told.startswith(b"HTTP/1.1 503 ")
+    assert b'"type":"error"' in told
+    assert b"the relay was stopped" in told
+    assert rows(serve) == [(503, "relay_stopping")]
+
+
 def test_a_client_that_reads_nothing_does_not_hold_the_stop(served, upstream):
     speaker = SPEAKERS[0]
     serve, address = served(RELAY_DRAIN_S="1")
@@ -203,6 +222,7 @@ def test_a_client_that_reads_nothing_does_not_hold_the_stop(served, upstream):
         assert serve.stop() == 0
 
     assert time.monotonic() - begun_s < 8
+    assert rows(serve) == [(200, "relay_stopping")]
 
 
 def rows(serve: Serve) -> list[tuple[int, str]]:

@@ -259,10 +259,24 @@ def test_a_break_in_the_middle_ends_in_an_error_event(world, end):
     assert world.log(request_id).outcome == "STREAM_INTERRUPTED"
 
 
-@pytest.mark.parametrize("end", ["proper", "cut", "reset"])
-def test_a_missing_stop_is_added_after_a_stop_reason(world, end):
+@pytest.mark.parametrize("end", ["cut", "reset", "error event", "stall"])
+def test_a_stop_reason_without_a_clean_end_is_no_proper_end(world, end):
     *said, _ = WHOLE
-    channel(world, "a", stream(said, end=end))
+    more = [a.error_event()] if end == "error event" else []
+    channel(
+        world, "a", stream([*said, *more], end="proper" if more else end), timeouts={"idle": 0.3}
+    )
+
+    response = ask(world)
+
+    assert b"message_stop" not in response.content
+    assert events_of(response)[-1][0] == "error"
+    assert world.log(response.headers["x-request-id"]).outcome == "STREAM_INTERRUPTED"
+
+
+def test_a_missing_stop_is_added_after_a_stop_reason(world):
+    *said, _ = WHOLE
+    channel(world, "a", stream(said))
 
     response = ask(world)
 

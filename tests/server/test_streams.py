@@ -296,11 +296,69 @@ def test_a_total_limit_cuts_a_stream_that_goes_on(world):
     assert 1 <= len(text) < 100
 
 
-def test_done_without_a_finish_is_a_proper_end(world):
-    pieces = [chunk("x"), DONE]
-    world.channel("a", stream(pieces))
+def test_done_without_a_finish_is_no_proper_end(world):
+    world.channel("a", stream([chunk("x"), DONE]))
 
-    assert ask(world).content == b"".join(pieces)
+    response = ask(world)
+
+    assert_broken_off(response, "x")
+    assert DONE not in response.content
+
+
+def test_a_finish_that_names_an_error_is_one(world):
+    world.channel("a", stream([chunk("x"), chunk(finish="error"), DONE]))
+
+    response = ask(world)
+
+    assert_broken_off(response, "x")
+    assert DONE not in response.content
+
+
+def of_choice(index, piece):
+    return piece.replace(b'"index": 0', b'"index": %d' % index)
+
+
+def test_every_choice_needs_an_end(world):
+    begun = [chunk("x"), of_choice(1, chunk("y")), chunk(finish="stop")]
+    world.channel("a", stream([*begun, DONE]), stream([*begun, of_choice(1, chunk(finish="stop"))]))
+
+    first, second = ask(world), ask(world)
+
+    assert_broken_off(first, "xy")
+    assert second.content.endswith(DONE)
+    assert world.log(second.headers["x-request-id"]).outcome == "ok"
+
+
+def test_what_is_no_text_is_dropped(world):
+    bad = chunk("x").replace(b"x", b"\xff\xfe")
+    assert bad != chunk("x")
+    world.channel("a", stream([chunk("a"), bad, chunk("b"), chunk(finish="stop"), DONE]))
+
+    response = ask(world)
+
+    assert b"\xff" not in response.content
+    assert content_of(response.content) == "ab"
+
+
+def test_a_stream_that_stays_open_after_its_usage_is_ended(world):
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}\n\n'
+    world.channel("a", stream([chunk("x"), chunk(finish="stop"), usage], end="stall"))
+
+    began_s = time.monotonic()
+    response = ask(world, stream_options={"include_usage": True})
+
+    assert response.content.endswith(usage + DONE)
+    assert time.monotonic() - began_s < 10  # the idle limit is 30 s
+
+
+def test_the_attempt_of_a_broken_stream_says_so(world):
+    world.channel("a", stream([ROLE, chunk("so far")], end="cut", headers={"x-request-id": "up-1"}))
+
+    log = world.log(ask(world).headers["x-request-id"])
+
+    attempt = log.attempts.get()
+    assert (attempt.failure_class, attempt.decision) == ("STREAM_INTERRUPTED", "answer begun")
+    assert attempt.upstream_request_id == "up-1"
 
 
 def test_a_missing_done_is_added(world):
