@@ -15,7 +15,8 @@ from typing import Any
 from channels_app.core.types import ChannelView, Failure, FailureClass, KeyView
 from relay_app.core import json_edit, multipart
 from relay_app.core.foreign import drop_foreign
-from relay_app.core.override_operations import AskedError, OverrideError
+from relay_app.core.override_operations import AskedError
+from relay_app.core.override_work import OverrideError
 from relay_app.core.overrides import (
     CREDENTIAL_HEADERS,
     OPERATIONS,

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
-
-import re2
 
 from relay_app.core.override_conditions import Condition, read_conditions
 from relay_app.core.override_paths import (
@@ -23,18 +20,17 @@ from relay_app.core.override_paths import (
     find,
     read_path,
 )
+from relay_app.core.override_texts import (
+    Substitution,
+    in_parts,
+    is_text_part,
+    read_pattern,
+    replaced,
+)
+from relay_app.core.override_work import Allowance, OverrideError, Weights
 
 MAX_OPERATIONS = 100
-# What a replacement may come to; requests are of megabytes.
-MAX_TEXT_CHARS = 64 * 1024 * 1024
-# RE2 needs linear time for each match, so the number of matches is bounded as well.
-MAX_MATCHES = 10_000
-
 _KEYS = frozenset({"mode", "path", "value", "keep_origin", "from", "to", "conditions", "logic"})
-
-
-class OverrideError(ValueError):
-    """A channel's setting that can't be used, or that does not fit the request."""
 
 
 class AskedError(Exception):
@@ -143,7 +139,7 @@ def _read_texts(raw: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(source, str) or not source or not isinstance(target, str):
         raise OverrideError("from and to are texts, the first not empty")
     if raw["mode"] == "regex_replace":
-        _pattern(source)
+        read_pattern(source)
     return {"path": _writable(raw.get("path")), "source": source, "target": target}
 
 
@@ -183,8 +179,13 @@ def _writable(text: object) -> Path:
 
 
 def _set(document: Any, op: Operation) -> Any:
+    weight, allowance = Weights().of([*op.path, op.value]), Allowance()
+
     def to(old: Any) -> Any:
-        return old if op.keep_origin and old is not MISSING else op.value
+        if op.keep_origin and old is not MISSING:
+            return old
+        allowance.take(weight)
+        return op.value
 
     return change(document, op.path, to, makes=True)
 
@@ -209,12 +210,18 @@ def _move(document: Any, op: Operation) -> Any:
 
 
 def _join(document: Any, op: Operation) -> Any:
-    """Add `value` to a list, a text or an object, at its end or in front."""
+    """Add `value` to a list, a text or an object, at its end or in front; what it can't be added
+    to stays as it is."""
     is_append, value = op.mode == "append", op.value
+    weight, allowance = Weights().of([*op.path, value]), Allowance()
 
     def to(old: Any) -> Any:
         if old is MISSING or old is None:
+            allowance.take(weight)
             return value
+        allowance.take(weight)
+        if isinstance(value, str) and _are_parts(old):
+            return _with_more_text(old, to, is_append=is_append)
         if isinstance(old, list):
             more = value if isinstance(value, list) else [value]
             return [*old, *more] if is_append else [*more, *old]
@@ -222,93 +229,55 @@ def _join(document: Any, op: Operation) -> Any:
             return old + value if is_append else value + old
         if isinstance(old, Mapping) and isinstance(value, Mapping):
             return {**value, **old} if op.keep_origin else {**old, **value}
-        raise OverrideError(f"{_kind(value)} can't be joined to {_kind(old)}")
+        return old
 
     return change(document, op.path, to, makes=EACH not in op.path)
 
 
-def _replace(document: Any, op: Operation) -> Any:
-    def to(old: str) -> str:
-        growth = old.count(op.source) * (len(op.target) - len(op.source))
-        if len(old) + growth > MAX_TEXT_CHARS:
-            raise OverrideError("the replaced text would be too large")
-        return old.replace(op.source, op.target)
+def _are_parts(node: Any) -> bool:
+    """Return whether `node` is the content of a message, rather than a list of texts."""
+    return isinstance(node, list) and bool(node) and all(isinstance(p, Mapping) for p in node)
 
-    return _change_text(document, op, to)
+
+def _with_more_text(parts: list[Any], to: Callable[[str], str], *, is_append: bool) -> list[Any]:
+    """Return `parts` with `to` done to the last text, or the first one; the same if none is."""
+    places = [place for place, part in enumerate(parts) if is_text_part(part)]
+    if not places:
+        return parts
+    place = places[-1 if is_append else 0]
+    return [*parts[:place], *in_parts([parts[place]], to), *parts[place + 1 :]]
+
+
+def _replace(document: Any, op: Operation) -> Any:
+    allowance = Allowance()
+    return _change_text(
+        document, op, lambda old: replaced(old, op.source, op.target, allowance=allowance)
+    )
 
 
 def _regex_replace(document: Any, op: Operation) -> Any:
-    pattern = _pattern(op.source)
-    return _change_text(document, op, lambda old: _substituted(pattern, op.target, old))
+    return _change_text(
+        document, op, Substitution(op.source, op.target, allowance=Allowance()).done_to
+    )
 
 
 def _change_text(document: Any, op: Operation, to: Callable[[str], str]) -> Any:
-    def changed(old: Any) -> Any:
-        if old is MISSING or old is None:
-            return old
-        if not isinstance(old, str):
-            raise OverrideError(f"{op.mode} works on a text and found {_kind(old)}")
+    """Return `document` with `to` done to texts, also those in a list; all else stays."""
+
+    def one(old: str) -> str:
         new = to(old)
         return old if new == old else new
+
+    def changed(old: Any) -> Any:
+        if isinstance(old, list):
+            return in_parts(old, one)
+        return one(old) if isinstance(old, str) else old
 
     return change(document, op.path, changed)
 
 
 def _return_error(_: Any, op: Operation) -> Any:
     raise AskedError(op.value)
-
-
-def _kind(value: Any) -> str:
-    kinds: dict[type, str] = {dict: "an object", list: "a list", str: "a text", bool: "a boolean"}
-    return kinds.get(type(value), "nothing" if value is None else "a number")
-
-
-@lru_cache(maxsize=256)
-def _pattern(text: str) -> Any:
-    options = re2.Options()
-    options.log_errors = False  # it would write to stderr by itself
-    try:
-        return re2.compile(text.encode(), options)
-    except (re2.error, UnicodeError) as error:
-        reason = error.args[0] if error.args else error
-        shown = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
-        raise OverrideError(f"from is no regular expression for RE2: {shown[:200]}") from None
-
-
-def _substituted(pattern: Any, template: str, text: str) -> str:
-    """Return `text` with each match replaced; `$1` and `${name}` in `template` are groups."""
-    body = text.encode("utf-8", "surrogatepass")
-    pieces, copied, size = [], 0, 0
-    for number, match in enumerate(pattern.finditer(body)):
-        if match.start() == match.end() and body[match.start() : match.end() + 1] in _INNER:
-            continue  # RE2 looks for empty matches between the bytes of a character, too
-        piece = _expanded(template.encode("utf-8", "surrogatepass"), match)
-        size += len(piece)
-        if number >= MAX_MATCHES or size > MAX_TEXT_CHARS:
-            raise OverrideError("the regular expression matches too often")
-        pieces += [body[copied : match.start()], piece]
-        copied = match.end()
-    return b"".join([*pieces, body[copied:]]).decode("utf-8", "surrogatepass")
-
-
-# The bytes of UTF-8 that no character begins with.
-_INNER = frozenset(bytes([byte]) for byte in range(0x80, 0xC0))
-_GROUP = re2.compile(rb"\$(?:\$|(\w+)|\{(\w+)\})")
-
-
-def _expanded(template: bytes, match: Any) -> bytes:
-    """Return `template` with its groups filled in, as Go does it; an unknown one is empty."""
-
-    def value(found: Any) -> bytes:
-        name: bytes | None = found.group(1) or found.group(2)
-        if name is None:
-            return b"$"
-        try:
-            return match.group(int(name) if name.isdigit() else name) or b""
-        except (IndexError, KeyError, re2.error):
-            return b""
-
-    return template if b"$" not in template else bytes(_GROUP.sub(value, template))
 
 
 _DO: Mapping[str, Callable[[Any, Operation], Any]] = {

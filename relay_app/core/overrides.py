@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from relay_app.core.override_operations import Operation, OverrideError, read_operations
+from relay_app.core.override_operations import Operation, read_operations
 from relay_app.core.override_paths import PathError
+from relay_app.core.override_work import OverrideError, Weights
 
 OPERATIONS = "operations"
 
@@ -106,10 +107,12 @@ def apply_override(
     """
     plain, operations = override
     changed: Any = {**document, **plain}
+    weights, start = Weights(), changed
     for operation in operations:
         try:
             if operation.applies(changed, context or {}):
                 changed = operation.done_to(changed)
+                weights.check(changed, before=start)
         except (PathError, OverrideError) as error:
             raise OverrideError(f"{operation.mode}: {error}") from None
     return dict(changed)
@@ -151,9 +154,10 @@ def override_headers(
     """Return the headers that `override` sets, their placeholders filled in.
 
     A header whose `{client_header:NAME}` the client did not send is left out; the client's
-    own credentials count as not sent. Raises OverrideError, whose text holds no value.
+    own credentials, and values other than plain ASCII, count as not sent. Raises OverrideError,
+    whose text holds no value.
     """
-    if fault := check_header_override(override):
+    if fault := _override_fault(override):
         raise OverrideError(fault)
     sent: dict[str, str] | None = None
     found = {}
@@ -171,6 +175,17 @@ def override_headers(
 
 def check_header_override(value: object) -> str | None:
     """Return why `value` is refused as a channel's `header_override`, else None."""
+    if (fault := _override_fault(value)) or not isinstance(value, Mapping):
+        return fault
+    for name, template in value.items():
+        for match in _PLACEHOLDER.finditer(template):
+            if match[2] and match[2].lower() in CREDENTIAL_HEADERS:
+                return f"{name}: {match[2]} holds the client's own credentials, which stay here"
+    return None
+
+
+def _override_fault(value: object) -> str | None:
+    """Return why no header can be made of `value`, else None."""
     if not isinstance(value, Mapping):
         return 'wanted an object like {"X-Api-Key": "{api_key}"}'
     seen = set()
@@ -211,6 +226,10 @@ def _value_fault(value: str) -> str | None:
     return None
 
 
+def _is_plain(value: str | None) -> bool:
+    return value is not None and value.isascii() and _CONTROL.search(value) is None
+
+
 def _filled(template: str, *, api_key: str, sent: Mapping[str, str]) -> str | None:
     """Return the value, or None when a header of the client is wanted that it did not send."""
     is_missing = False
@@ -220,7 +239,7 @@ def _filled(template: str, *, api_key: str, sent: Mapping[str, str]) -> str | No
         if match[1] == "api_key":
             return api_key
         name = match[2].lower()
-        if name not in sent or name in CREDENTIAL_HEADERS:
+        if name in CREDENTIAL_HEADERS or not _is_plain(sent.get(name)):
             is_missing = True
             return ""
         return sent[name]
