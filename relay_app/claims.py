@@ -57,6 +57,18 @@ def limit_words(token: TokenView, limit: Limit) -> str:
     return WORDS[limit].format(getattr(token, limit.value))
 
 
+def size_words(token: TokenView, *, tokens: int, max_output_tokens: int) -> str:
+    """Return what to tell of a request of about so many tokens: nothing unless it alone comes to
+    more than its token may have in a minute."""
+    if not token.tpm or tokens <= token.tpm:
+        return ""
+    advice = "lower max_tokens" if tokens - max_output_tokens < token.tpm else "shorten the prompt"
+    return (
+        f"; this request alone is counted as about {tokens} tokens, more than a whole minute"
+        f" allows: {advice}"
+    )
+
+
 def rate_headers(token: TokenView, room: Room) -> Mapping[str, str]:
     """Return the headers that tell a client what its token has left."""
     found = {}

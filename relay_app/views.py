@@ -16,8 +16,10 @@ from relay_app import pipeline, runtime
 from relay_app.attempt import EVENT_STREAM, Answer
 from relay_app.authentication import check_token, find_token, query_without_key
 from relay_app.bindings import Binding
+from relay_app.claims import size_words
 from relay_app.client_address import client_address
 from relay_app.core.blocked import blocked_word
+from relay_app.core.estimate import estimate_tokens
 from relay_app.core.types import Call, Endpoint
 from relay_app.dialects.base import TOO_DEEP, BodyError, Dialect, Framing, Incoming
 from relay_app.dialects.registry import DIALECTS
@@ -29,6 +31,7 @@ from relay_app.errors import (
     BlockedContent,
     InvalidRequest,
     ModelNotFound,
+    RateLimitExceeded,
     RelayError,
     RelayStopping,
     RequestTooLarge,
@@ -149,19 +152,30 @@ class RelayView(DialectView):
         self, call: Call, token: TokenView, *, bound: Binding | None = None
     ) -> HttpResponseBase:
         self.record.model, self.record.is_stream = call.model, call.is_stream
-        answering = pipeline.relay(
-            call,
-            token=token,
-            routing=self.snapshot.routing,
-            dialect=self.dialect,
-            transports=self.runtime.transports,
-            limiter=self.runtime.limiter,
-            record=self.record,
-            bound=bound,
-        )
+        answering = self._answer(call, token, bound=bound)
         if call.is_stream and self.snapshot.routing.options.keepalive_before_commit:
             return await self._respond_in_time(asyncio.ensure_future(answering))
         return self._respond(await answering)
+
+    async def _answer(self, call: Call, token: TokenView, *, bound: Binding | None) -> Answer:
+        try:
+            return await pipeline.relay(
+                call,
+                token=token,
+                routing=self.snapshot.routing,
+                dialect=self.dialect,
+                transports=self.runtime.transports,
+                limiter=self.runtime.limiter,
+                record=self.record,
+                bound=bound,
+            )
+        except RateLimitExceeded as error:
+            output = call.max_output_tokens
+            tokens = estimate_tokens(
+                call.body, content_type=call.content_type, max_output_tokens=output
+            )
+            words = size_words(token, tokens=tokens, max_output_tokens=output)
+            raise RateLimitExceeded(f"{error}{words}", retry_after_s=error.retry_after_s) from None
 
     async def _binding(self, token: TokenView, response_id: str) -> Binding:
         """Return where the response was made; raise ResponseNotFound."""

@@ -16,6 +16,8 @@ from relay_app.core.json_names import repeated_name
 from relay_app.core.redact import cut
 from relay_app.core.types import AnswerFacts, Call, EventFacts
 
+# No answer has more tokens; whoever asks for more asks for as many as there may be.
+MAX_COUNT = 2**31 - 1
 TOO_DEEP = "the request body is nested too deeply"
 
 
@@ -167,9 +169,13 @@ def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
 
 
 def count_in(raw: msgspec.Raw) -> int:
-    """Return the count that a raw field holds, 0 when it is none: the upstream judges it."""
-    text = bytes(raw)
-    return int(text) if text.isdigit() and len(text) < 10 else 0
+    """Return the count that a raw field holds, MAX_COUNT for larger ones; 0 when it is none: the
+    upstream judges it."""
+    try:
+        count = float(bytes(raw))
+    except ValueError:
+        return 0
+    return int(min(max(count, 0), MAX_COUNT))
 
 
 def _without_surrogates(body: bytes) -> bytes:

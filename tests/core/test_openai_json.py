@@ -6,13 +6,14 @@ import contextlib
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_app.core.multipart import read_fields
 from relay_app.core.types import AnswerFacts, Call, EventFacts, Usage
-from relay_app.dialects.base import BodyError, Envelope, Incoming
+from relay_app.dialects.base import BodyError, Envelope, Incoming, count_in
 from relay_app.dialects.registry import DIALECTS
 from relay_app.providers.openai import OpenAIAdapter
 from relay_app.urls import ENDPOINTS
@@ -105,6 +106,29 @@ def test_a_json_request_says_whether_it_streams(dialect, fields, is_stream):
 
 def test_completions_say_how_long_they_may_be():
     assert read(COMPLETIONS, {"model": "m", "max_tokens": 20}).max_output_tokens == 20
+
+
+@pytest.mark.parametrize(
+    ("raw", "count"),
+    [
+        (b"", 0),
+        (b"null", 0),
+        (b"true", 0),
+        (b'"5"', 0),
+        (b"[5]", 0),
+        (b"-5", 0),
+        (b"0", 0),
+        (b"5", 5),
+        (b"5.0", 5),
+        (b"999999999", 999_999_999),
+        (b"1000000000", 1_000_000_000),
+        (b"2147483648", 2**31 - 1),
+        (b"9" * 5000, 2**31 - 1),
+        (b"1e400", 2**31 - 1),
+    ],
+)
+def test_counts_are_held_at_what_a_column_takes(raw, count):
+    assert count_in(msgspec.Raw(raw)) == count
 
 
 @pytest.mark.parametrize(("text", "is_stream"), [("true", True), ("True", True), ("1", True),

@@ -96,6 +96,48 @@ def test_tokens_that_were_used_count(world):
     assert "100 tokens a minute" in responses[1].json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "advice"),
+    [
+        ({"max_tokens": 1_000_000_000}, "lower max_tokens"),
+        ({"max_tokens": 2**31}, "lower max_tokens"),
+        ({"max_completion_tokens": 101}, "lower max_tokens"),
+        ({"messages": [{"role": "user", "content": "x" * 1000}]}, "shorten the prompt"),
+    ],
+)
+def test_a_request_larger_than_a_whole_minute_is_told_so(world, fields, advice):
+    """It passes when nothing else came, and leaves no room for others while it runs."""
+    whole = chat()
+    whole["usage"] = {"prompt_tokens": 90, "completion_tokens": 10}
+    world.channel("a", answer(200, whole))
+    limit(world, tpm=100)
+    client = world.ready()
+
+    responses = [client.chat(**fields), client.chat(**fields)]
+
+    assert [r.status_code for r in responses] == [200, 429]
+    message = responses[1].json()["error"]["message"]
+    assert "100 tokens a minute" in message
+    assert f"more than a whole minute allows: {advice} (request id" in message
+    assert responses[1].headers["retry-after"]
+
+
+def test_an_absurd_limit_of_the_answer_reserves_the_whole_minute(world):
+    gate = Gate()
+    world.channel("a", held(GOOD, gate))
+    limit(world, tpm=100)
+    client = world.ready()
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(client.chat, max_tokens=2**31)
+        while not (world.upstream.seen or first.done()):
+            time.sleep(0.01)
+        refused = client.chat()
+        gate.open()
+        assert refused.status_code == 429
+        assert first.result().status_code == 200
+
+
 def test_a_failed_request_used_no_tokens(world):
     world.channel("a", error(500))
     limit(world, tpm=1000)
