@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from urllib.parse import unquote_plus
+from urllib.parse import unquote, unquote_plus
 
 from django.http import HttpRequest
 
@@ -58,13 +58,20 @@ def find_key(request: HttpRequest) -> str:
         if request.META.get(header):
             return str(request.META[header]).strip()
     pairs = str(request.META.get("QUERY_STRING", "")).split("&")
-    return next((unquote_plus(p.partition("=")[2]).strip() for p in pairs if _is_key(p)), "")
+    return next((unquote_plus(p.partition("=")[2]).strip() for p in pairs if _name(p) == "key"), "")
 
 
-def query_without_key(query: str) -> str:
-    """Return the query string as it came, without the client's own key in it."""
-    return "&".join(pair for pair in query.split("&") if not _is_key(pair))
+def query_without_key(query: str, key: str) -> str:
+    """Return the query string as it came, without `key`, the client's own, whatever the name of
+    the parameter, and without any `key=`."""
+    return "&".join(
+        pair for pair in query.split("&") if _name(pair).lower() != "key" and not _holds(pair, key)
+    )
 
 
-def _is_key(pair: str) -> bool:
-    return unquote_plus(pair.partition("=")[0]) == "key"
+def _name(pair: str) -> str:
+    return unquote_plus(pair.partition("=")[0])
+
+
+def _holds(pair: str, key: str) -> bool:
+    return bool(key) and (key in unquote_plus(pair) or key in unquote(pair))

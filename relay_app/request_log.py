@@ -18,6 +18,7 @@ from relay_app.claims import used_tokens
 from relay_app.core.redact import cut
 from relay_app.core.types import Tried, Usage
 from relay_app.database_thread import DatabaseThread
+from relay_app.errors import UpstreamTimeout, UpstreamUnreachable
 from relay_app.limiter import Hold
 from relay_app.models import Attempt, RequestLog
 
@@ -35,6 +36,8 @@ ANONYMOUS_ROWS_A_SECOND = 1.0
 ANONYMOUS_BURST = 500
 
 LINE_MESSAGE = 80  # characters of a failure's text in the log line of its request
+
+NO_ANSWER = frozenset({UpstreamUnreachable.code, UpstreamTimeout.code})
 
 CLIENT_GONE = 499  # nginx's status for a client that hung up
 CLIENT_LEFT = "ABORTED"  # the outcome of such a request
@@ -76,11 +79,16 @@ class RequestRecord:
         """Close the record; return False if it was closed already."""
         if self.is_ended:
             return False
-        self.status, self.outcome, self.message = status, outcome, message
+        self.status, self.outcome, self.message = status, outcome, message + self._why(outcome)
         self.duration_s = time.monotonic() - self.started_s
         if self.hold is not None:
             self._end_hold(self.hold)
         return True
+
+    def _why(self, outcome: str) -> str:
+        """Return how the last attempt failed, where the client is told only that all did."""
+        failure = self.attempts[-1].failure if self.attempts else None
+        return f": {failure.message}" if failure and outcome in NO_ANSWER else ""
 
     def _end_hold(self, hold: Hold) -> None:
         """Count the tokens that were used; all is given back if no upstream was asked."""

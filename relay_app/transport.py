@@ -117,7 +117,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             raise _as_httpx(error, request) from error
         if through and response.status == PROXY_AUTHENTICATION_REQUIRED:
             response.close()
-            raise httpx.ProxyError("the proxy wants another user or password", request=request)
+            raise httpx.ProxyError(_proxy_words(response.status), request=request)
         return httpx.Response(
             response.status,
             headers=response.raw_headers,
@@ -191,7 +191,7 @@ def _as_httpx(error: Exception, request: httpx.Request) -> httpx.TransportError:
     """Return httpx's name for an aiohttp error, most specific first."""
     text = _text(error)
     if isinstance(error, aiohttp.ClientHttpProxyError):
-        return httpx.ProxyError(f"the proxy answered {error.status}", request=request)
+        return httpx.ProxyError(_proxy_words(error.status), request=request)
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return httpx.ConnectTimeout(text, request=request)
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -205,6 +205,11 @@ def _as_httpx(error: Exception, request: httpx.Request) -> httpx.TransportError:
     if isinstance(error, aiohttp.InvalidURL | ValueError):
         return httpx.UnsupportedProtocol(text, request=request)
     return httpx.ReadError(text, request=request)
+
+
+def _proxy_words(status: int) -> str:
+    wants = ": it wants another user or password" if status == PROXY_AUTHENTICATION_REQUIRED else ""
+    return f"the proxy answered {status}{wants}"
 
 
 def _text(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -14,7 +15,7 @@ from rest_framework.request import Request
 from billing_app.core.types import TokenView
 from relay_app import pipeline, runtime
 from relay_app.attempt import EVENT_STREAM, Answer
-from relay_app.authentication import check_token, find_token, query_without_key
+from relay_app.authentication import check_token, find_key, find_token, query_without_key
 from relay_app.bindings import Binding
 from relay_app.claims import size_words
 from relay_app.client_address import client_address
@@ -239,14 +240,19 @@ class RelayView(DialectView):
         if request.is_oversized:
             raise RequestTooLarge(f"the request body is larger than {request.body_limit >> 20} MB")
         encoding = str(request.META.get("HTTP_CONTENT_ENCODING", ""))
-        return await decode_body(request.body, encoding, limit=request.body_limit)
+        body = await decode_body(request.body, encoding, limit=request.body_limit)
+        return body.removeprefix(codecs.BOM_UTF8)  # no part of the text, and not read by all
+
+    def _query(self) -> str:
+        request = self.relay_request
+        return query_without_key(str(request.META.get("QUERY_STRING", "")), find_key(request))
 
     def _read_call(self, body: bytes) -> Call:
         request = self.relay_request
         content_type = request.META.get("CONTENT_TYPE") or "application/json"
         if not content_type.isascii():  # it could not be sent on, and would blame the channel
             raise InvalidRequest("the Content-Type header holds characters outside ASCII")
-        query = query_without_key(str(request.META.get("QUERY_STRING", "")))
+        query = self._query()
         try:
             envelope = self.dialect.read_request(
                 Incoming(
@@ -316,7 +322,7 @@ class StoredResponseView(RelayView):
         """Return it, whole or as a stream."""
         token = await self.authenticate()
         bound = await self._binding(token, self.kwargs["response_id"])
-        query = query_without_key(str(self.relay_request.META.get("QUERY_STRING", "")))
+        query = self._query()
         call = Call(
             request_id=self.record.request_id,
             endpoint=self.endpoint,

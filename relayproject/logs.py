@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import sys
 from typing import Any
 
@@ -22,6 +23,7 @@ from relay_app.core.redact import redact
 # Chatty at INFO: a line per request, task or tick that says nothing the request log lacks.
 QUIET_LOGGERS = ("celery", "django_celery_beat", "httpx", "httpcore", "kombu", "uvicorn")
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Made by us, never from outside.
 _SAFE_KEYS = frozenset({"level", "timestamp", "logger"})
 
@@ -103,10 +105,22 @@ def _write(line: str) -> None:
 def _renderer(form: str) -> Processor:
     if form == "json":
         return structlog.processors.JSONRenderer(serializer=_to_json)
-    return structlog.dev.ConsoleRenderer(
+    console = structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(),
         exception_formatter=structlog.dev.plain_traceback,
     )
+    return lambda logger, name, event: console(logger, name, _escaped(event))
+
+
+def _escaped(event: EventDict) -> EventDict:
+    """Return `event` with control characters written out in its texts: a terminal would obey them.
+
+    Line ends and tabs stay: tracebacks have them, and the renderer quotes values with them.
+    """
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = _CONTROL.sub(lambda found: repr(found[0])[1:-1], value)
+    return event
 
 
 def _to_json(event: EventDict, **_: Any) -> str:

@@ -159,6 +159,8 @@ STATUS_OF_CLASS: Mapping[FailureClass, int] = {
     C.CONTENT_FILTER: 400,
 }
 
+# What a wait in seconds is written as (RFC 9110 section 10.2.3), with the fractions in use.
+_NUMBER = re.compile(r"\s*[0-9]+(?:\.[0-9]+)?\s*")
 # Longer codes, types and parameters are no names.
 NAME_CHARS = 200
 REQUEST_ID_HEADERS = ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid")
@@ -219,10 +221,9 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     None when there is none or it is no positive number of seconds.
     """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            wait = float(headers.get(name, "")) * unit
-        except ValueError:
+        if _NUMBER.fullmatch(text := headers.get(name, "")) is None:
             continue
+        wait = float(text) * unit
         if math.isfinite(wait) and wait > 0:
             return wait
     return None

@@ -104,7 +104,9 @@ def _google_details(source: dict[str, Any]) -> tuple[str, float | None]:
 
 def _duration_s(value: object) -> float | None:
     """Return the seconds of a duration in protobuf's JSON form, e.g. `34.4s`; None if none."""
-    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,9})?)s", value) if isinstance(value, str) else None
+    found = (
+        re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)s", value) if isinstance(value, str) else None
+    )
     return (float(found[1]) or None) if found else None
 
 

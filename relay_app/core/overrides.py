@@ -69,6 +69,8 @@ def map_model(mapping: Mapping[str, Any] | None, model: str) -> str:
         target = mapping[model]
         if not isinstance(target, str) or not target:
             raise MappingError(f"model_mapping: {model!r} is mapped to what is no name")
+        if ".." in target.split("/"):
+            raise MappingError(f"model_mapping: {target[:100]!r} leads out of the base URL")
         if target == model:
             break
         if target in seen:

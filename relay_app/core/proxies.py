@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
+from relay_app.core.addresses import address_fault
+
 # A SOCKS proxy resolves names itself, which some write as socks5h.
 SCHEMES = ("http", "https", "socks5", "socks5h")
 _DEFAULT_PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
@@ -67,7 +69,7 @@ def check_proxy(value: object) -> str | None:
         return f"a proxy is a text like {EXAMPLE}"
     if value:
         try:
-            read_proxy(value)
+            return address_fault(read_proxy(value).host)
         except ValueError as error:
             return str(error)
     return None

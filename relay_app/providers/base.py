@@ -41,10 +41,15 @@ def headers_for(call: Call, names: Iterable[str]) -> dict[str, str]:
 
 
 def upstream_url(call: Call, base_url: str) -> httpx.URL:
-    """Return where `call` goes under `base_url`, the client's query string kept."""
+    """Return where `call` goes under `base_url`, the client's query string kept.
+
+    Raises ValueError for a model whose name would lead out of there.
+    """
     query = f"?{call.query}" if call.query else ""
     path = call.endpoint.upstream_path
     if "{" in path:
+        if ".." in call.model.split("/"):
+            raise ValueError(f"the model's name {call.model!r} leads out of the base URL")
         named = {name: quote(value, safe="") for name, value in call.path.items()}
         path = path.format_map({**named, "model": quote(call.model, safe="/")})
     return parse_url(f"{base_url}{path}{query}")

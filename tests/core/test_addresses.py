@@ -30,6 +30,12 @@ NEVER = [
     "::169.254.169.254",
     "64:ff9b::a9fe:a9fe",
     "2002:a9fe:a9fe::1",
+    "64:ff9b:1::a9fe:a9fe",
+    "64:ff9b:1:a9fe:a9:fe00::",
+    "64:ff9b:1:a9:fe:a9fe::",
+    "64:ff9b:1:0:a9:fea9:fe00:0",
+    "\uff4detadata.google.internal",
+    "metadata\u3002google\uff0einternal\uff61",
     "::ffff:0.0.0.0",
 ]
 PRIVATE = [
@@ -47,9 +53,19 @@ PRIVATE = [
     "::127.0.0.1",
     "2002:7f00:1::",
     "64:ff9b::7f00:1",
+    "64:ff9b:1::7f00:1",
+    "64:ff9b:1::808:808",
 ]
-PUBLIC = ["8.8.8.8", "2606:4700:4700::1111", "64:ff9b::808:808", "::ffff:8.8.8.8", "example.com"]
+PUBLIC = [
+    "8.8.8.8",
+    "2606:4700:4700::1111",
+    "64:ff9b::808:808",
+    "::ffff:8.8.8.8",
+    "example.com",
+    "b\u00fccher.example",
+]
 ODD = ["2130706433", "0x7f000001", "0x7f.1", "017700000001", "127.1", "0250.1.1.1", "134744072"]
+ODD += ["\uff11\uff16\uff19.254.169.254", "169\u3002254\uff0e169\uff61254", "\uff18.8.8.8"]
 
 
 @pytest.mark.parametrize("host", NEVER)
@@ -72,6 +88,11 @@ def test_public_addresses_and_names_pass(host):
 @pytest.mark.parametrize("host", ODD)
 def test_odd_spellings_of_addresses_are_refused(host):
     assert "four decimal numbers" in address_fault(host)
+
+
+@pytest.mark.parametrize("host", ["%31%36%39.254.169.254", "metadata%2egoogle.internal", "a%20b"])
+def test_percent_encoded_hosts_are_refused(host):
+    assert "percent-encoded" in address_fault(host)
 
 
 @given(st.text(max_size=40) | st.ip_addresses().map(str))

@@ -63,6 +63,26 @@ def test_a_value_that_json_lacks_does_not_raise(
     assert (line["big"], line["money"]) == (2**70, "1.5")
 
 
+def test_control_characters_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure({"level": "INFO", "format": "console"})
+    try:
+        structlog.get_logger("ours").info("ev\0ent", a="x\0y", b="x \x1by", c=["\x7f"], d="a\nb")
+        logging.getLogger("theirs").warning("took %s", "\x9b2Jlong\r")
+        try:
+            raise ValueError("\0")
+        except ValueError:
+            structlog.get_logger("ours").exception("failed")
+    finally:
+        logs.configure(settings.LOGGING)
+
+    text = capsys.readouterr().err
+    assert not [one for one in text if not one.isprintable() and one != "\n"]
+    assert r"ev\x00ent" in text
+    assert r"a=x\x00y" in text
+    assert r"d='a\nb'" in text
+    assert r"took \x9b2Jlong\r" in text
+
+
 def test_below_the_level_nothing_happens(
     configured: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

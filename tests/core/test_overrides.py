@@ -46,7 +46,15 @@ def test_a_model_mapping_is_followed_to_its_end(mapping, model, expected):
 
 
 @pytest.mark.parametrize(
-    "mapping", [{"a": "b", "b": "a"}, {"a": "b", "b": "c", "c": "b"}, {"a": ""}, {"a": 1}]
+    "mapping",
+    [
+        {"a": "b", "b": "a"},
+        {"a": "b", "b": "c", "c": "b"},
+        {"a": ""},
+        {"a": 1},
+        {"a": "../../../evil"},
+        {"a": "b", "b": "x/.."},
+    ],
 )
 def test_a_mapping_that_leads_nowhere_is_refused(mapping):
     with pytest.raises(MappingError):
@@ -56,6 +64,7 @@ def test_a_mapping_that_leads_nowhere_is_refused(mapping):
 
 def test_only_channels_with_a_usable_mapping_are_saved():
     assert check_model_mapping({"a": "b", "b": "c", "d": "d"}) is None
+    assert check_model_mapping({"a": "./models/x..y"}) is None
     assert check_model_mapping([]) is not None
     assert check_model_mapping({"": "b"}) is not None
 

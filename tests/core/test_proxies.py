@@ -53,6 +53,14 @@ def test_what_is_no_proxy_is_refused_without_its_password(url):
     assert "hunter2" not in fault
 
 
+@pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]", "2852039166", "%31%32%37.0.0.1"])
+def test_a_proxy_at_an_address_that_is_never_connected_to_is_refused(host):
+    fault = check_proxy(f"http://u:hunter2@{host}:3128")
+
+    assert fault
+    assert "hunter2" not in fault
+
+
 def test_no_proxy_is_fine_and_other_values_are_not():
     assert check_proxy("") is None
     assert check_proxy(None)

@@ -216,7 +216,18 @@ async def test_the_option_counts_from_the_next_connection_on(transport, upstream
 
 
 @pytest.mark.parametrize(
-    "host", ["169.254.169.254", "[fe80::1]", "metadata.google.internal", "2852039166", "0.0.0.0"]
+    "host",
+    [
+        "169.254.169.254",
+        "[fe80::1]",
+        "metadata.google.internal",
+        "2852039166",
+        "0.0.0.0",
+        "[64:ff9b:1::a9fe:a9fe]",
+        "169\u3002254\u3002169\u3002254",
+        "\uff11\uff16\uff19\uff0e254\uff0e169\uff0e254",
+        "%31%36%39.254.169.254",
+    ],
 )
 def test_addresses_that_are_never_allowed_are_refused_when_they_are_typed(host):
     from relay_app.config_fields import Place, base_url

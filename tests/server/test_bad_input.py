@@ -360,6 +360,35 @@ def test_a_key_in_the_query_beside_a_header_is_not_sent_on_either(judge):
     assert judge.world.upstream.seen[0].target == f"/a{CHAT}?beta=true"
 
 
+@pytest.mark.parametrize(
+    "query", ["api_key={}", "KEY={}", "%4bEY=other", "access_token={}", "x=Bearer+{}", "{}=1", "{}"]
+)
+def test_the_token_is_not_sent_on_under_any_name(judge, query):
+    key = judge.client.key
+    spelled = "".join(f"%{ord(one):02x}" for one in key)
+
+    for written in (key, spelled):
+        judge.client.http.post(f"{CHAT}?a=1&{query.format(written)}&b=2", content=GOOD)
+
+    targets = [seen.target for seen in judge.world.upstream.seen]
+    assert targets == [f"/a{CHAT}?a=1&b=2"] * 2
+
+
+def test_the_name_of_the_key_in_the_query_is_in_lower_case(judge):
+    del judge.client.http.headers["Authorization"]
+
+    response = judge.client.http.post(f"{CHAT}?KEY={judge.client.key}", content=GOOD)
+
+    judge.check(response, 401, "invalid_api_key")
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings", "/v1/responses", "/v1/moderations"])
+def test_a_byte_order_mark_is_no_part_of_a_body(judge, path):
+    judge.client.http.post(path, content=b"\xef\xbb\xbf" + GOOD)
+
+    assert judge.world.upstream.seen[0].body == GOOD
+
+
 def test_the_rest_of_the_query_is_kept_as_it_came(judge):
     query = "beta=true&x=%C3%A9&y=a+b&empty=&monkey=1"
 

@@ -63,6 +63,31 @@ def test_an_answer_passes_through_untouched(world):
     assert world.key not in str(seen.headers)
 
 
+def assert_nothing_left(world, response):
+    failed = world.log(response.headers["x-request-id"]).attempts.last()
+    assert failed.failure_class == "CHANNEL_CONFIG"
+    assert "leads out of the base URL" in failed.message
+
+
+def test_a_mapping_does_not_lead_out_of_the_base_url(world):
+    mapping = {"m": "../../../evil"}
+    channel(world, "a", answer(200, g.content()), model_mapping=mapping)
+
+    assert_nothing_left(world, ask(world))
+
+    assert not world.upstream.seen
+
+
+def test_a_model_to_fall_back_to_does_not_lead_out_of_the_base_url(world):
+    channel(world, "a", reset())
+    channel(world, "b", answer(200, g.content()), model_names=["a/../../n"])
+    world.options(ModelFallbacks={"m": ["a/../../n"]}, RetryTimes=1)
+
+    assert_nothing_left(world, ask(world))
+
+    assert {seen.name for seen in world.upstream.seen} == {"a"}
+
+
 def test_a_token_in_the_header_of_its_sdks(world):
     channel(world, "a", answer(200, g.content()))
     client = world.ready()

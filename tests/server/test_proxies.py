@@ -88,6 +88,21 @@ def test_a_proxy_that_refuses_us_is_no_answer_and_its_password_is_not_told(
     assert "hunter2" not in failed.message + response.text + caplog.text
 
 
+def test_the_row_of_a_request_says_that_the_proxy_refused(world, proxy):
+    proxy.user, proxy.password = "user", SECRET
+    behind(world, "a", proxy.url(), answer(200, chat()))
+
+    response = world.ready().chat()
+
+    told = "the proxy answered 407: it wants another user or password"
+    log = world.log(response.headers["x-request-id"])
+    assert (log.status, log.outcome) == (502, "upstream_unreachable")
+    assert log.message.startswith("no upstream gave an answer (1 attempts): ")
+    assert told in log.message
+    assert told in log.attempts.get().message
+    assert "proxy" not in response.text
+
+
 @pytest.mark.parametrize("scheme", ["http", "socks5"])
 def test_a_proxy_that_is_down_is_no_answer(world, proxy, scheme):
     url = proxy.url(scheme, user="user", password=SECRET)
