@@ -142,7 +142,7 @@ def _build(
         return channel_error("channel:invalid_base_url", message)
     if shaped.header_override:
         request.headers.update(httpx.Headers(shaped.header_override, encoding="latin-1"))
-    request.extensions["may_resend"] = step.number == 1
+    request.extensions["wants_fresh"] = step.is_repeat
     request.extensions["timeout"] = {"connect": limits.connect or None}
     if channel.proxy:
         try:

@@ -18,7 +18,7 @@ import aiohttp
 import httpx
 from aiohttp.abc import ResolveResult
 from aiohttp.client_proto import ResponseHandler
-from aiohttp.client_reqrep import ClientRequest
+from aiohttp.client_reqrep import ClientRequest, ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.tracing import Trace
@@ -38,6 +38,8 @@ PROXY_TOO_SLOW = "no connection through the proxy in time"
 
 # Whether the connection of the running send had served an earlier request.
 is_reused: ContextVar[bool] = ContextVar("is_reused", default=False)
+# Whether it must be a new one.
+wants_fresh: ContextVar[bool] = ContextVar("wants_fresh", default=False)
 
 
 class AddressNotAllowed(httpx.ConnectError):
@@ -99,6 +101,10 @@ class Connector(aiohttp.TCPConnector):
             is_reused.set(protocol.has_served)
             protocol.has_served = True
         return connection
+
+    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+        """Return an idle connection of the pool, if there is one and it will do."""
+        return None if wants_fresh.get() else await super()._get(key, traces)
 
     async def _create_connection(
         self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout

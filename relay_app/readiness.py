@@ -1,4 +1,4 @@
-"""GET /readyz: whether this process can serve, and what is missing if not."""
+"""What probes are told: that the process is alive, whether it can serve, what is missing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,23 @@ from relay_app.database_thread import DatabaseThread
 CHECK_S = 2.0
 # Requests go on without the database on a snapshot as old as this; then say so.
 MAX_SNAPSHOT_AGE_S = 120.0
+ROOT_TEXT = (
+    b"relayproject, a relay for LLM APIs. Clients use /v1 with a token (GET /v1/models lists\n"
+    b"models); people use /admin/; probes use /healthz and /readyz.\n"
+)
 
 # Threads on their way out: a database that hangs holds one, never the answer.
 _closing: set[asyncio.Task[None]] = set()
+
+
+async def root(request: HttpRequest) -> HttpResponse:
+    """Answer probes of SDKs and load balancers, and people who look whether it is there."""
+    return HttpResponse(ROOT_TEXT, content_type="text/plain; charset=utf-8")
+
+
+async def healthz(request: HttpRequest) -> HttpResponse:
+    """Say that the process is alive."""
+    return HttpResponse(b"ok\n", content_type="text/plain")
 
 
 async def readyz(request: HttpRequest) -> HttpResponse:

@@ -88,6 +88,7 @@ class AnswerStream:
         self._has_finish = False  # the proper end of the answer was seen, or of one choice
         self._begun: set[int] = set()  # choices seen, where the dialect counts them
         self._ended: set[int] = set()
+        self._has_total = False  # an event of usage alone was seen
         self._is_cut_short = False  # ended by length, safety or filter
         self._complete_s: float | None = None  # when the stream was complete, but for a mark
         self._is_last = False  # the dialect's last event was seen
@@ -108,6 +109,13 @@ class AnswerStream:
     def _is_finished(self) -> bool:
         """Return whether the answer, with all its choices, has its proper end."""
         return self._has_finish and self._begun <= self._ended
+
+    @property
+    def _may_end(self) -> bool:
+        """Return whether the dialect's last event is believed: after the proper end, or after
+        the usage of servers that give no choice an end (recorded: Snowflake)."""
+        is_endless = self._has_total and not self._has_finish
+        return self._is_finished or is_endless or self._dialect.ends_cleanly
 
     async def open(self) -> Failure | None:
         """Read up to the commit point; return the failure if it is never reached."""
@@ -160,7 +168,7 @@ class AnswerStream:
                 if facts.is_error:
                     self._broke_with(self._error_of(raw), is_end=facts.is_last)
                     return False
-                if facts.is_last and not (self._is_finished or self._dialect.ends_cleanly):
+                if facts.is_last and not self._may_end:
                     self._broke("the stream ended before its proper end")
                     return False
                 if not (facts.is_malformed or (self._hides_usage and facts.is_usage_only)):
@@ -336,6 +344,7 @@ class AnswerStream:
         else:
             self._malformed_in_a_row = 0
             self._good_s = time.monotonic()
+        self._has_total = self._has_total or facts.is_usage_only
         if facts.choices:
             self._begun.update(facts.choices)
         if facts.is_finish:

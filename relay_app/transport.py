@@ -19,7 +19,7 @@ import aiohttp
 import httpx
 import yarl
 
-from relay_app.connectors import Connector, SocksConnector, is_reused
+from relay_app.connectors import Connector, SocksConnector, is_reused, wants_fresh
 from relay_app.core.proxies import Proxy
 
 # A slow client holds its upstream back, and this is what may wait for it meanwhile: what
@@ -73,9 +73,9 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     """Sends httpx requests through aiohttp and raises httpx's errors only.
 
     A request on a pooled connection that breaks before a byte of the answer is sent once
-    more on a fresh one, if its extension `may_resend` says so: the first attempt's does.
-    Nearly always the peer had closed the idle connection and never saw the request; that it
-    broke while it worked on it can't be told apart.
+    more on a fresh one. Nearly always the peer had closed the idle connection and never saw
+    the request; that it broke while it worked on it can't be told apart, so a request whose
+    extension `wants_fresh` says that it was there before goes out on a fresh one, once.
     """
 
     def __init__(self, *, allows_private: Callable[[], bool]) -> None:
@@ -86,11 +86,13 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         is_reused.set(False)
+        wants_fresh.set(bool(request.extensions.get("wants_fresh")))
         try:
             return await self._send(request)
         except (httpx.RemoteProtocolError, httpx.WriteError):
-            if not (is_reused.get() and request.extensions.get("may_resend")):
+            if not is_reused.get():
                 raise
+        wants_fresh.set(True)
         return await self._send(request)
 
     async def _send(self, request: httpx.Request) -> httpx.Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path, re_path, register_converter
 
-from relay_app import views
+from relay_app import readiness, views
 from relay_app.core.types import Endpoint
 from relay_app.path_converters import (
     GeminiContentMethod,
@@ -12,7 +12,6 @@ from relay_app.path_converters import (
     GeminiModel,
     GeminiModelAlone,
 )
-from relay_app.readiness import readyz
 
 register_converter(GeminiModel, "gemini_model")
 register_converter(GeminiModelAlone, "gemini_model_alone")
@@ -155,9 +154,9 @@ VIEWS = {"POST": views.RelayView, "GET": views.StoredResponseView}
 urlpatterns = [
     *(path(e.path, VIEWS[e.method].as_view(endpoint=e)) for e in ENDPOINTS),
     *(path(e.path, views.ModelsView.as_view(endpoint=e)) for e in MODEL_LISTS),
-    path("healthz", views.healthz),
-    path("readyz", readyz),
-    path("", views.root),
+    path("healthz", readiness.healthz),
+    path("readyz", readiness.readyz),
+    path("", readiness.root),
     # The path decides the dialect, also of paths that are no endpoint.
     re_path("^v1/messages", views.UnknownPathView.as_view(endpoint=NO_MESSAGES)),
     re_path("^v1beta(?:/|$)", views.UnknownPathView.as_view(endpoint=NO_GEMINI)),

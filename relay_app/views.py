@@ -53,10 +53,6 @@ from relay_app.streaming import AnswerStream
 # Headers of clients that may go upstream; each provider type takes those it understands.
 FORWARDED = ("openai-beta", "anthropic-version", "anthropic-beta")
 # nginx buffers a proxied body unless told not to, which would hold back the stream.
-ROOT_TEXT = (
-    b"relayproject, a relay for LLM APIs. Clients use /v1 with a token (GET /v1/models lists\n"
-    b"models); people use /admin/; probes use /healthz and /readyz.\n"
-)
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -375,16 +371,6 @@ class UnknownPathView(DialectView):
 
     # One handler of its own tells Django that the view is async.
     get = refuse_method
-
-
-async def root(request: HttpRequest) -> HttpResponse:
-    """Answer probes of SDKs and load balancers, and people who look whether it is there."""
-    return HttpResponse(ROOT_TEXT, content_type="text/plain; charset=utf-8")
-
-
-async def healthz(request: HttpRequest) -> HttpResponse:
-    """Say that the process is alive."""
-    return HttpResponse(b"ok\n", content_type="text/plain")
 
 
 def _outcome(error: Exception) -> str:

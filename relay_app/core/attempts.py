@@ -73,7 +73,8 @@ class Step:
     """Ask this channel of `group` for `model`, with this key, after waiting `wait_s`.
 
     `key` is None when the channel has no enabled key. `is_selection`: the channel was
-    chosen for this send; else it is asked again, which costs no selection.
+    chosen for this send; else it is asked again, which costs no selection. `is_repeat`: the
+    request was sent to it before.
     """
 
     number: int
@@ -83,6 +84,7 @@ class Step:
     group: str = ""
     model: str = ""
     is_selection: bool = True
+    is_repeat: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -279,6 +281,7 @@ class AttemptLoop:
             group=model.groups[self._walk.group].group,
             model=model.model,
             is_selection=is_selection,
+            is_repeat=any(sent.channel.id == channel.id for sent in self._steps),
         )
         return step, ""
 

@@ -229,8 +229,12 @@ def test_failover_is_invisible_to_the_sdk(world, sdk):
     assert first.body == second.body == sdk.bodies[0]
 
 
-@pytest.mark.parametrize("last", [[], [a.error_event()]])
-def test_a_stream_that_breaks_raises_in_the_sdk(world, sdk, last):
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [([], "api_error"), ([a.error_event()], "overloaded_error")],
+    ids=["cut", "error-event"],
+)
+def test_a_stream_that_breaks_raises_in_the_sdk(world, sdk, last, told):
     channel(world, "a", stream([a.start(), a.block(), a.text("so far"), *last], end="cut"))
     world.ready()
     events = iter(sdk.create(stream=True))
@@ -240,7 +244,7 @@ def test_a_stream_that_breaks_raises_in_the_sdk(world, sdk, last):
         next(events)
 
     assert types == ["message_start", "content_block_start", "content_block_delta"]
-    assert raised.value.type == "api_error"
+    assert raised.value.type == told
     assert raised.value.error_code == "stream_interrupted"
 
 

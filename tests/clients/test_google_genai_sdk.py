@@ -289,8 +289,12 @@ def test_failover_is_invisible_to_the_sdk(world, sdk):
     assert first.body == second.body == sdk.bodies[0]
 
 
-@pytest.mark.parametrize("last", [[], [g.event(g.problem(503))]])
-def test_a_stream_that_breaks_raises_in_the_sdk(world, sdk, last):
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [([], (502, "UNAVAILABLE")), ([g.event(g.problem(503))], (503, "INTERNAL"))],
+    ids=["cut", "error-event"],
+)
+def test_a_stream_that_breaks_raises_in_the_sdk(world, sdk, last, told):
     channel(world, "a", stream([g.text("so far"), *last], end="cut"))
     world.ready()
     parts = iter(sdk.stream())
@@ -299,7 +303,7 @@ def test_a_stream_that_breaks_raises_in_the_sdk(world, sdk, last):
     with pytest.raises(errors.ServerError, match="request id: ") as raised:
         next(parts)
 
-    assert (raised.value.code, raised.value.status) == (502, "UNAVAILABLE")
+    assert (raised.value.code, raised.value.status) == told
 
 
 def test_a_stream_that_breaks_raises_in_the_async_sdk(world, sdk):

@@ -97,7 +97,7 @@ def test_the_row_of_a_request_says_that_the_proxy_refused(world, proxy):
     told = "the proxy answered 407: it wants another user or password"
     log = world.log(response.headers["x-request-id"])
     assert (log.status, log.outcome) == (502, "upstream_unreachable")
-    assert log.message.startswith("no upstream gave an answer (1 attempts): ")
+    assert log.message.startswith("no upstream gave an answer (1 attempt): ")
     assert told in log.message
     assert told in log.attempts.get().message
     assert "proxy" not in response.text

@@ -150,7 +150,7 @@ def test_no_answer_at_all_is_502(world):
     assert response.headers["x-relay-attempts"] == "2"
     log = world.log(response.headers["x-request-id"])
     assert [a.failure_class for a in log.attempts.all()] == ["TRANSPORT", "TRANSPORT"]
-    assert log.message == "no upstream gave an answer (2 attempts)"
+    assert log.message.startswith("no upstream gave an answer (2 attempts): ConnectError: ")
 
 
 def test_channels_that_nothing_can_be_sent_to_are_told_as_such_without_names(world):
@@ -256,6 +256,36 @@ def test_an_idle_connection_closed_by_the_peer_is_no_failure(world):
 
     assert response.status_code == 200
     assert response.headers["x-relay-attempts"] == "1"
+
+
+def test_a_closed_idle_connection_of_the_second_channel_is_no_failure_either(world):
+    world.channel("a", answer(500, b"{}"), priority=2)
+    world.channel("b", answer(200, chat()), priority=1)
+    world.options(RetryTimes=1)
+    client = world.ready()
+    assert client.chat().status_code == 200
+    world.upstream.close_idle()
+
+    response = client.chat()
+
+    assert response.status_code == 200
+    assert response.headers["x-relay-attempts"] == "2"
+
+
+def test_a_same_channel_retry_goes_out_on_a_connection_of_its_own(world):
+    """No idle connection that the peer has closed can use it up, or be asked twice for it."""
+    world.channel("a", answer(200, chat()))
+    world.options(RetryTimes=0, SameChannelRetries=1)
+    client = world.ready()
+    client.chat()
+    world.upstream.script("a", answer(500, b"{}"), answer(200, chat()))
+
+    response = client.chat()
+
+    assert response.status_code == 200
+    assert len(world.upstream.seen) == 3
+    first, second, third = (seen.connection for seen in world.upstream.seen)
+    assert first == second != third
 
 
 def test_a_fresh_connection_that_breaks_is_one_attempt(world):

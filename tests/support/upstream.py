@@ -27,6 +27,7 @@ class Seen:
     headers: dict[str, str]
     body: bytes
     at_s: float
+    connection: int = 0  # a number for each
     sent_bytes: int = 0
     closed_at_s: float | None = None
     closed: threading.Event = field(default_factory=threading.Event)
@@ -126,7 +127,8 @@ class Upstream:
         self.connections += 1
         self._writers.add(writer)
         try:
-            while await self._one(reader, writer):
+            number, begun = self.connections, b""
+            while (begun := await self._one(reader, writer, begun, number)) is not None:
                 pass
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
@@ -134,14 +136,18 @@ class Upstream:
             self._writers.discard(writer)
             writer.close()
 
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        head = await reader.readuntil(b"\r\n\r\n")
+    async def _one(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begun: bytes, number: int
+    ) -> bytes | None:
+        """Answer one request, whose first bytes are `begun`; return what was read of the next
+        one, or None at the end of the connection."""
+        head = begun + await reader.readuntil(b"\r\n\r\n")
         line, *rows = head.decode("latin-1").split("\r\n")
         method, target, _ = line.split(" ")
         headers = {k.lower(): v for k, _, v in (row.partition(": ") for row in rows if row)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         name = target.split("/")[1]
-        seen = Seen(name, method, target, headers, body, time.monotonic())
+        seen = Seen(name, method, target, headers, body, time.monotonic(), number)
         self.seen.append(seen)
         actions = self._scripts.get(name) or [answer(500, {"error": {"message": "?"}})]
         action = actions.pop(0) if len(actions) > 1 else actions[0]
@@ -150,18 +156,23 @@ class Upstream:
         watch = asyncio.ensure_future(reader.read(1))
         work = asyncio.ensure_future(_run(action, connection))
         await asyncio.wait({watch, work}, return_when=asyncio.FIRST_COMPLETED)
-        if watch.done():
+        if watch.done() and not _next_byte(watch):
             work.cancel()
         await asyncio.gather(work, return_exceptions=True)
-        if connection.keep_alive and not watch.done():
+        if connection.keep_alive and (not watch.done() or _next_byte(watch)):
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
-            return True
+            return _next_byte(watch)
         seen.closed_at_s = time.monotonic()
         seen.closed.set()
         watch.cancel()
         await asyncio.gather(watch, return_exceptions=True)
-        return False
+        return None
+
+
+def _next_byte(watch: asyncio.Future[bytes]) -> bytes:
+    """Return the byte of the next request that the watch has read, if it has."""
+    return b"" if watch.cancelled() or watch.exception() else watch.result()
 
 
 async def _run(action: Action, connection: Connection) -> None:
