@@ -35,10 +35,11 @@ bench: ## requests/s, added latency and events/s against nginx (needs nginx and 
 	@scripts/make-env.sh requirements/dev.lock
 	@exec $(PY) bench/run.py
 
-soak: ## minutes of load outside the tests: 1,000 streams, slow readers, hang-ups; a large configuration
+soak: ## minutes of load outside the tests: streams, slow readers, hang-ups, a large configuration, kills
 	@scripts/make-env.sh requirements/dev.lock
 	@$(PY) bench/streams.py
-	@exec $(PY) bench/snapshot_size.py
+	@$(PY) bench/snapshot_size.py
+	@exec $(PY) bench/kill_rounds.py
 
 mutants: ## change the core modules line by line and see which changes the tests miss (minutes)
 	@scripts/make-env.sh requirements/dev.lock

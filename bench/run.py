@@ -106,7 +106,8 @@ def start_relay(stack: ExitStack, folder: Path, ports: Ports) -> None:
              "groups": ["default"]}
             for kind, port in (("plain", ports.mock), ("sse", ports.sse))
         ],
-        "users": [{"name": "bench"}],
+        "users": [{"name": "bench", "balance_usd": 1_000_000}],
+        "prices": [{"model": "*", "input": 1, "output": 4}],
         "tokens": [{"name": "bench", "user": "bench", "unlimited": True,
                     "key": "sk-relay-bench-0123456789abcdef"}],
     }  # fmt: skip

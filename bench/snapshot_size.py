@@ -62,7 +62,8 @@ def fill(folder: Path, env: dict[str, str]) -> None:
             for n in range(CHANNELS)
         ] + [{"name": "streams", "type": "simulated", "groups": ["default"],
               "models": ["sim*"]}],
-        "users": [{"name": "size"}],
+        "users": [{"name": "size", "balance_usd": 1_000_000}],
+        "prices": [{"model": "*", "input": 1, "output": 4}],
         "tokens": [{"name": "size", "user": "size", "key": KEY}] + [
             {"name": f"t{n}", "user": "size", "key": f"sk-relay-size-{n:06d}-0123456789"}
             for n in range(TOKENS)

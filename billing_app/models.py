@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib.auth.models import AbstractUser
-from django.db import models
+from django.core.exceptions import ValidationError
+from django.core.validators import MinValueValidator
+from django.db import models, transaction
 from simple_history.models import HistoricalRecords
 
 from billing_app.history import UserHistory
+
+TOKEN_PRICES = (
+    "input",
+    "cached_input",
+    "cache_write",
+    "cache_write_1h",
+    "output",
+    "reasoning_output",
+    "image_input",
+    "audio_input",
+    "audio_output",
+)
+OTHER_PRICES = ("per_call", "per_image", "per_second")
 
 
 class User(AbstractUser):
@@ -23,6 +40,71 @@ class User(AbstractUser):
         help_text="Nano-dollars that the account starts with.",
     )
     history = UserHistory(excluded_fields=["password", "last_login"])
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Save the account; a new one gets its wallet, with the opening balance paid in."""
+        is_new = self._state.adding
+        with transaction.atomic(using=kwargs.get("using")):
+            super().save(*args, **kwargs)
+            if is_new:
+                open_wallets([self])
+
+
+def _price(help_text: str, verbose_name: str) -> Any:
+    return models.DecimalField(
+        verbose_name,
+        max_digits=16,
+        decimal_places=6,
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0)],
+        help_text=help_text,
+    )
+
+
+class Price(models.Model):
+    """What a model costs: USD per million tokens, or per call; pictures and seconds beside it."""
+
+    model = models.CharField(
+        max_length=200,
+        unique=True,
+        help_text="A name as clients send it, or a beginning and *, e.g. gpt-4o*.",
+    )
+    input = _price("USD per million tokens of prompt.", "input")
+    cached_input = _price("Of the prompt, read from a cache. Empty: as input.", "cached input")
+    cache_write = _price("Written to a cache for 5 minutes. Empty: as input.", "cache write")
+    cache_write_1h = _price(
+        "Written to a cache for an hour. Empty: as cache write.", "cache write, 1 h"
+    )
+    output = _price("USD per million tokens that are generated.", "output")
+    reasoning_output = _price("Of the output, reasoning. Empty: as output.", "reasoning")
+    image_input = _price("Of the prompt, pictures. Empty: as input.", "image input")
+    audio_input = _price("Of the prompt, sound. Empty: as input.", "audio input")
+    audio_output = _price("Of the output, sound. Empty: as output.", "audio output")
+    per_call = _price("USD per request, instead of prices per token.", "per call")
+    per_image = _price("USD per picture that is made.", "per image")
+    per_second = _price("USD per second, of tasks.", "per second")
+    # What the bundled list said when it was loaded; a row that differs was edited.
+    bundled = models.JSONField(null=True, blank=True, editable=False)
+    history = HistoricalRecords(excluded_fields=["bundled"])
+
+    class Meta:
+        ordering = ["model"]
+
+    def __str__(self) -> str:
+        return self.model
+
+    def clean(self) -> None:
+        """Refuse names with a * inside, and prices that say nothing or two things."""
+        if not self.model.strip() or "*" in self.model[:-1] or self.model != self.model.strip():
+            raise ValidationError({"model": "a name, or a beginning and one * at its end"})
+        by_token = [name for name in TOKEN_PRICES if getattr(self, name) is not None]
+        if self.per_call is not None and by_token:
+            raise ValidationError(
+                {"per_call": f"a price per call leaves no room for {', '.join(by_token)}"}
+            )
+        if not by_token and all(getattr(self, name) is None for name in OTHER_PRICES):
+            raise ValidationError("give at least one price; 0 is one")
 
 
 class Token(models.Model):
@@ -61,6 +143,21 @@ class Token(models.Model):
         default="",
         help_text="Send everything to this channel alone, whatever its health; for staff only.",
     )
+    limit_nusd = models.BigIntegerField(
+        "limit",
+        null=True,
+        blank=True,
+        help_text="The most that it may spend in all, unless it is unlimited.",
+    )
+    daily_limit_nusd = models.BigIntegerField(
+        "daily limit", null=True, blank=True, help_text="The most in one day (UTC); empty: none."
+    )
+    monthly_limit_nusd = models.BigIntegerField(
+        "monthly limit",
+        null=True,
+        blank=True,
+        help_text="The most in one month (UTC); empty: none.",
+    )
     rpm = models.PositiveIntegerField("requests a minute", default=0, help_text="0 is no limit.")
     tpm = models.PositiveIntegerField("tokens a minute", default=0, help_text="0 is no limit.")
     concurrency = models.PositiveIntegerField(
@@ -76,3 +173,27 @@ class Token(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+from billing_app.ledger_models import (  # noqa: E402  # they refer to the models above
+    BillingSession,
+    LedgerEntry,
+    LedgerLease,
+    RedemptionCode,
+    TokenAccount,
+    Wallet,
+    open_wallets,
+)
+
+__all__ = [
+    "BillingSession",
+    "LedgerEntry",
+    "LedgerLease",
+    "Price",
+    "RedemptionCode",
+    "Token",
+    "TokenAccount",
+    "User",
+    "Wallet",
+    "open_wallets",
+]

@@ -1,16 +1,21 @@
-"""Writes that have rules: issuing tokens, enabling and disabling them."""
+"""Writes that have rules: issuing tokens, enabling and disabling them; paying in, redeeming."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
 
-from billing_app.models import Token, User
+from billing_app.core.operations import Credit, Done, Kind
+from billing_app.ledger import Failed, run_batch
+from billing_app.models import RedemptionCode, Token, User
 
 KEY_PREFIX = "sk-relay-"
 SHORTEST_HINTED = 16  # a shorter key would be given away by what is shown
@@ -80,3 +85,91 @@ def tokens_set_enabled(*, token_ids: Collection[int], is_enabled: bool) -> int:
         token.is_enabled = is_enabled
         token.save(update_fields=["is_enabled"])
     return len(changed)
+
+
+# -- money -----------------------------------------------------------------------------------
+
+CODE_PREFIX = "rc-"
+MAX_CODES = 10_000
+
+
+class CodeRefusedError(Exception):
+    """The code can't be redeemed; the text says why."""
+
+
+class CreditRefusedError(Exception):
+    """The amount can't be paid in or taken out; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paid:
+    """What was paid in, and what the wallet has now."""
+
+    amount_nusd: int
+    balance_nusd: int
+
+
+def wallet_credit(
+    *,
+    user_id: int,
+    amount_nusd: int,
+    reason: str,
+    actor_id: int | None = None,
+    kind: Kind = Kind.TOP_UP,
+) -> Paid:
+    """Pay into a wallet, or take out of it by a negative adjustment; return the new balance.
+
+    Raises CreditRefusedError.
+    """
+    if not amount_nusd or (amount_nusd < 0 and kind is not Kind.ADJUSTMENT):
+        raise CreditRefusedError("a top-up must be more than 0; take money out by an adjustment")
+    if not reason.strip():
+        raise CreditRefusedError("say why: the reason stays with the entry")
+    credit = Credit(
+        wallet_id=user_id, amount_nusd=amount_nusd, kind=kind, reason=reason, actor_id=actor_id
+    )
+    [outcome] = run_batch([credit])
+    if isinstance(outcome, Failed):
+        raise CreditRefusedError(str(outcome.error))
+    assert isinstance(outcome, Done)
+    return Paid(amount_nusd=amount_nusd, balance_nusd=outcome.balance_nusd)
+
+
+def codes_create(
+    *, batch: str, count: int, amount_nusd: int, expires_at: datetime | None = None
+) -> list[str]:
+    """Return new redemption codes, which can't be read again later."""
+    if not 1 <= count <= MAX_CODES or amount_nusd <= 0:
+        raise ValueError(f"make 1 to {MAX_CODES} codes of more than 0 USD")
+    codes = [CODE_PREFIX + secrets.token_urlsafe(18) for _ in range(count)]
+    RedemptionCode.objects.bulk_create(
+        RedemptionCode(
+            batch=batch,
+            code_hash=key_hash(code),
+            hint=key_hint(code),
+            amount_nusd=amount_nusd,
+            expires_at=expires_at,
+        )
+        for code in codes
+    )
+    return codes
+
+
+@transaction.atomic
+def code_redeem(*, code: str, user_id: int) -> Paid:
+    """Pay a code into the wallet of the user, once; raise CodeRefusedError."""
+    now = timezone.now()
+    usable = RedemptionCode.objects.filter(code_hash=key_hash(code), is_enabled=True)
+    usable = usable.filter(Q(expires_at=None) | Q(expires_at__gt=now))
+    found = usable.first()
+    # Claimed by compare and set: of two at once, one gets it.
+    if found is None or not usable.filter(pk=found.pk, redeemed_at=None).update(
+        redeemed_at=now, redeemed_by_id=user_id
+    ):
+        raise CodeRefusedError("this code does not exist, was redeemed already, or has expired")
+    return wallet_credit(
+        user_id=user_id,
+        amount_nusd=found.amount_nusd,
+        reason=f"code {found.hint} of batch {found.batch}",
+        kind=Kind.REDEMPTION,
+    )

@@ -1,4 +1,4 @@
-"""ORM → the table of tokens: whole, in slices, or only what changed."""
+"""ORM → the tables of tokens and prices: whole, in slices, or only what changed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
+from billing_app.core.pricing import PriceTable, PriceView, price_table
 from billing_app.core.types import TokenView
-from billing_app.models import Token
+from billing_app.models import OTHER_PRICES, TOKEN_PRICES, Price, Token
 
 SLICE = 500  # rows between two pauses: about 5 ms of work
 PAUSE_S = 0.002
@@ -29,6 +30,10 @@ _FIELDS = [
     "allow_ips",
     "cross_group_retry",
     "specific_channel",
+    "is_unlimited",
+    "limit_nusd",
+    "daily_limit_nusd",
+    "monthly_limit_nusd",
     "rpm",
     "tpm",
     "concurrency",
@@ -46,6 +51,13 @@ class TokenTable:
 
     by_hash: Mapping[str, TokenView] = field(default_factory=dict)
     hash_by_id: Mapping[int, str] = field(default_factory=dict)
+
+
+def load_prices() -> PriceTable:
+    """Return the table of all prices: some thousands at most, one query."""
+    names = ("model", *TOKEN_PRICES, *OTHER_PRICES)
+    rows = Price.objects.values_list(*names)
+    return price_table(PriceView(**dict(zip(names, row, strict=True))) for row in rows)
 
 
 def load_tokens() -> TokenTable:
@@ -113,10 +125,18 @@ def _view(row: dict[str, Any]) -> TokenView:
         is_cross_group=row["cross_group_retry"],
         specific_channel=row["specific_channel"] if row["user__is_staff"] else "",
         networks=_networks(row["allow_ips"] or []),
+        limit_nusd=_limit(row),
+        daily_limit_nusd=row["daily_limit_nusd"],
+        monthly_limit_nusd=row["monthly_limit_nusd"],
         rpm=row["rpm"],
         tpm=row["tpm"],
         concurrency=row["concurrency"],
     )
+
+
+def _limit(row: dict[str, Any]) -> int | None:
+    """Return what the token may spend in all; one that is limited to nothing named may nothing."""
+    return None if row["is_unlimited"] else row["limit_nusd"] or 0
 
 
 def _networks(texts: object) -> tuple[IPv4Network | IPv6Network, ...]:

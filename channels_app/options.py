@@ -11,6 +11,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from decimal import Decimal
 from typing import Any
 
 from channels_app.core.option_values import STRUCTURED, thawed
@@ -34,7 +35,8 @@ class OptionSpec:
 
     `kind` says what a value is: int, float, bool; ranges (of statuses), choice (one of
     `choices`), lines (texts, one a line), names (a list of texts), model_lists (model → list
-    of models), model_timeouts (model pattern → time limits). `low` and `high` bound numbers,
+    of models), model_timeouts (model pattern → time limits), usd (an amount, Decimal),
+    ratio_tables (user group → group → ratio). `low` and `high` bound numbers,
     inclusive.
     """
 
@@ -228,6 +230,49 @@ class Options:
         {},
         "Time limits of models that are slow by nature, by name or prefix with *; they "
         "outrank those of channels.",
+    )
+    pre_consumed_tokens: int = _option(
+        "int",
+        500,
+        "A reservation counts a prompt as at least so long.",
+        unit="tokens",
+        high=1_000_000,
+    )
+    reserve_output_tokens_max: int = _option(
+        "int",
+        4096,
+        "A reservation counts the longest answer that the request allows as at most so long.",
+        unit="tokens",
+        high=10_000_000,
+    )
+    trust_quota: Decimal = _option(
+        "usd",
+        "10",
+        "Requests of wallets (and limited tokens) with more than this are not reserved first, "
+        "only charged afterwards; 0 trusts nobody.",
+        unit="USD",
+    )
+    allow_unpriced_models: bool = _option(
+        "bool",
+        False,
+        "Serve models without a price, for nothing; else they are refused.",
+    )
+    group_group_ratio: Mapping[str, Mapping[str, Decimal]] = _option(
+        "ratio_tables",
+        {},
+        "What a group costs the users of a group, instead of its own ratio.",
+    )
+    violation_fee_enabled: bool = _option(
+        "bool",
+        False,
+        "Charge a fee for a prompt that the upstream refused and charged for.",
+    )
+    violation_fee: Decimal = _option("usd", "0.05", "The fee for a refused prompt.", unit="USD")
+    violation_markers: tuple[str, ...] = _option(
+        "lines",
+        "SAFETY_CHECK_TYPE",
+        "An upstream's error that contains one of these (one a line, in any case) is such a "
+        "refusal.",
     )
     request_log_days: int = _option(
         "int",

@@ -36,6 +36,7 @@ _FIELDS = [
     "status",
     "timeouts",
     "status_code_mapping",
+    "bill_upstream_model",
     "settings",
     "model_mapping",
     "param_override",
@@ -81,10 +82,10 @@ def load_options() -> Options:
 
 
 def _groups() -> list[GroupView]:
-    rows = Group.objects.values_list("id", "name", "user_groups")
+    rows = Group.objects.values_list("id", "name", "user_groups", "ratio")
     return [
-        GroupView(id=group_id, name=name, user_groups=tuple(map(str, users or [])))
-        for group_id, name, users in rows
+        GroupView(id=group_id, name=name, user_groups=tuple(map(str, users or [])), ratio=ratio)
+        for group_id, name, users, ratio in rows
     ]
 
 
@@ -144,6 +145,7 @@ def _view(row: dict[str, Any], *, keys: list[KeyView], groups: list[str]) -> Cha
         is_enabled=row["status"] == Status.ENABLED,
         limits=_limits(row),
         status_map=_status_map(row),
+        bill_upstream_model=row["bill_upstream_model"],
         settings=_mapping(row, "settings") or MappingProxyType({}),
         model_mapping=_mapping(row, "model_mapping"),
         param_override=_mapping(row, "param_override"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from billing_app.core.usage import Usage
 from channels_app.core.types import ChannelView, Failure, FailureClass
 from relay_app.connectors import AddressNotAllowed
 from relay_app.core.attempts import Step
@@ -20,7 +21,7 @@ from relay_app.core.classify import classify_response, request_id_of
 from relay_app.core.limits import Limits
 from relay_app.core.proxies import read_proxy
 from relay_app.core.redact import redact
-from relay_app.core.types import Call, Usage
+from relay_app.core.types import Call
 from relay_app.dialects.base import Dialect
 from relay_app.providers.registry import ADAPTERS
 from relay_app.shaping import channel_error, shape

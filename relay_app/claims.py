@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 
 from billing_app.core.types import TokenView
+from billing_app.core.usage import Usage
 from channels_app.core.rates import Claim, Limit, Meter, Refused, Room
 from channels_app.core.types import RateLimits
 from relay_app.core.attempts import Step
-from relay_app.core.types import Usage
 
 KEY = "key:"
 # A slot is free when somebody's request ends, which may be at any moment.
@@ -49,7 +49,7 @@ def used_tokens(usage: Usage | None) -> int | None:
     """Return the tokens that an answer reported in all; None when it reported none."""
     if usage is None:
         return None
-    return usage.input_tokens + usage.output_tokens + usage.cache_write_tokens
+    return usage.input_tokens + usage.output_tokens
 
 
 def limit_words(token: TokenView, limit: Limit) -> str:

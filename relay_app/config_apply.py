@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from django.db.models import Model
 from simple_history.utils import bulk_create_with_history
 
+from billing_app.models import User, open_wallets
 from channels_app.models import Channel, ChannelKey
 from channels_app.services import options_set
 from relay_app import signals
@@ -23,6 +24,7 @@ from relay_app.config_plan import (
     plan_options,
     plan_users,
 )
+from relay_app.config_prices import plan_prices
 from relay_app.config_prune import note_stranded, plan_prune
 from relay_app.config_text import ConfigError
 from relay_app.config_tokens import plan_tokens
@@ -86,6 +88,7 @@ def _plan(config: Config, *, is_prune: bool) -> Plan:
     plan_channels(plan, config, groups)
     users = plan_users(plan, config, groups)
     plan_tokens(plan, config, groups=groups, users=users)
+    plan_prices(plan, config)
     if is_prune:
         note_stranded(plan)
     return plan
@@ -133,7 +136,9 @@ def _insert(model: type[Model], rows: list[Model], progress: Callable[[str], Non
     section, attribute = signals.WATCHED[model._meta.label]  # noqa: SLF001 - public API
     done = 0
     for part in chunks(rows, size=PROGRESS_EVERY):
-        bulk_create_with_history(list(part), model, default_change_reason=None)
+        created = bulk_create_with_history(list(part), model, default_change_reason=None)
+        if model is User:
+            open_wallets(created)
         ids = [getattr(row, attribute) for row in part]
         signals.note(section, ids, using=connection.alias)
         done += len(part)

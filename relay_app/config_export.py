@@ -20,17 +20,25 @@ import yaml
 from django.db import transaction
 from django.db.models import Model, QuerySet
 
-from billing_app.models import Token, User
+from billing_app.models import Price, Token, User
 from channels_app.models import Channel, ChannelKey, Group, Option, Status
 from channels_app.options import OPTIONS, OptionError, build_options
-from relay_app import config_channels, config_tokens
+from relay_app import config_channels, config_prices, config_tokens
 from relay_app.config_apply import PROGRESS_EVERY, config_lock
 from relay_app.config_channel_fields import set_limits
 from relay_app.config_fields import MAX_BALANCE_USD
 from relay_app.config_file import AUTO_GROUPS, VERSION
 from relay_app.config_plan import AUTO, GROUP_ATTRIBUTES, NANO, USER_ATTRIBUTES, said, same
 from relay_app.config_prune import some
-from relay_app.config_rows import ChannelRow, GroupRow, Row, TokenRow, UserRow, file_fields
+from relay_app.config_rows import (
+    ChannelRow,
+    GroupRow,
+    PriceRow,
+    Row,
+    TokenRow,
+    UserRow,
+    file_fields,
+)
 from relay_app.references import option_naming, tokens_of, users_of
 
 # Settings of provider types that are no secrets; others may be, such as a private key.
@@ -79,6 +87,10 @@ def config_export(
             "channels": list(_channels(with_keys=with_keys, progress=progress)),
             "users": [_user(user, notices) for user in _by(User.objects.all(), "username")],
             "tokens": _tokens(notices),
+            "prices": [
+                _row(PriceRow, price, {"model": "model", **config_prices.ATTRIBUTES})
+                for price in _by(Price.objects.all(), "model")
+            ],
         }
     return Exported(document=document, notices=notices)
 
@@ -227,6 +239,8 @@ def _row(kind: type[Row], instance: Model, attributes: Any, **known: Any) -> dic
         elif key in attributes or key == "name":
             value = getattr(instance, attributes.get(key, key))
             row[key] = set_limits(value) if key == "limits" else _plain(value)
+            if key.endswith("_usd") and value is not None:
+                row[key] = said(Decimal(value) / NANO)
     return row
 
 

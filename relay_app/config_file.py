@@ -23,6 +23,7 @@ from relay_app.config_rows import (
     NOT_YET,
     ChannelRow,
     GroupRow,
+    PriceRow,
     R,
     TokenRow,
     UserRow,
@@ -41,9 +42,10 @@ SECTIONS = (
     "channels",
     "users",
     "tokens",
+    "prices",
 )
 # Sections of the format that this version has no rows for.
-LATER_SECTIONS = frozenset({"affinity_rules", "prices"})
+LATER_SECTIONS = frozenset({"affinity_rules"})
 # Options of the format that this version does not have; one that it gets leaves this list.
 LATER_OPTIONS = frozenset(
     [
@@ -52,7 +54,6 @@ LATER_OPTIONS = frozenset(
         "AffinityMaxEntries",
         "AffinitySwitchOnSuccess",
         "AffinityTTL",
-        "AllowUnpricedModels",
         "AutoRecover",
         "AutomaticDisableChannelEnabled",
         "AutomaticDisableKeywords",
@@ -80,16 +81,10 @@ LATER_OPTIONS = frozenset(
         "MaxCooldownSeconds",
         "MidStreamMaxRecoveries",
         "MidStreamRecovery",
-        "PreConsumedTokens",
         "ProbeLeaseSeconds",
         "QuotaCooldownSeconds",
-        "ReserveOutputTokensMax",
         "TaskPollSeconds",
         "TaskTimeoutMinutes",
-        "TrustQuota",
-        "ViolationFee",
-        "ViolationFeeEnabled",
-        "ViolationMarkers",
     ]
 )
 AUTO_GROUPS = "AutoGroups"  # the option that section `auto_groups` sets
@@ -107,6 +102,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     channels: list[ChannelRow] = []
     users: list[UserRow] = []
     tokens: list[TokenRow] = []
+    prices: list[PriceRow] = []
     sections: frozenset[str] = frozenset()
     problems: list[str] = []
 
@@ -154,6 +150,7 @@ def config_of(raw: object, *, environ: Mapping[str, str]) -> Config:
         channels=_section(ChannelRow, raw.get("channels"), top.key("channels")),
         users=_section(UserRow, raw.get("users"), top.key("users")),
         tokens=_section(TokenRow, raw.get("tokens"), top.key("tokens")),
+        prices=_section(PriceRow, raw.get("prices"), top.key("prices")),
         sections=frozenset(name for name in SECTIONS if raw.get(name) is not None),
         problems=top.problems,
     )

@@ -194,6 +194,8 @@ def difference(key: str, old: object, new: object) -> str:
         return words if len(words) <= MAX_PAIRS_CHARS else f"{key} changed"
     if isinstance(new, dict) or key in SECRETS:
         return f"{key} changed"
+    if key.endswith("_usd"):
+        old, new = (None if n is None else Decimal(str(n)) / NANO for n in (old, new))
     return f"{key} {said(old)} -> {said(new)}"
 
 

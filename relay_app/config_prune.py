@@ -11,11 +11,12 @@ from typing import Any
 
 from django.db.models import Count, Model
 
-from billing_app.models import Token, User
+from billing_app.models import LedgerEntry, Token, User
 from channels_app.models import Channel, Group, Option
 from channels_app.options import OPTIONS, build_options
 from relay_app.config_file import AUTO_GROUPS, Config
 from relay_app.config_plan import Plan, chunks, option_change, same
+from relay_app.config_prices import prune_prices
 from relay_app.models import RequestLog
 from relay_app.references import tokens_of, users_of
 
@@ -39,6 +40,8 @@ def plan_prune(plan: Plan, config: Config, groups: dict[str, Group]) -> None:
         _prune_users(plan, config)
     if "tokens" in config.sections:
         _prune_tokens(plan, config)
+    if "prices" in config.sections:
+        prune_prices(plan, config)
     if "groups" in config.sections:
         _prune_groups(plan, config, groups)
 
@@ -72,14 +75,16 @@ def _prune_users(plan: Plan, config: Config) -> None:
         plan.notices.append(f"users: {some(kept)}: of the admin, never pruned")
     gone = [user for user in gone if not (user.is_staff or user.is_superuser)]
     used = _with_logs("user_name", [user.username for user in gone])
+    paid = _with_entries("wallet_id", [user.pk for user in gone])
     for user in gone:
-        if user.username not in used:
+        if user.username not in used and user.pk not in paid:
             count = user.token_count
             plan.delete(user, f"user {user.username}" + (f", tokens -{count}" if count else ""))
         elif user.is_active:
             user.is_active = False
             plan.save(user, ["is_active"])
-            plan.lines.append(f"~ user {user.username}: disabled, as the log has requests of it")
+            what = "the log has requests" if user.username in used else "the ledger has entries"
+            plan.lines.append(f"~ user {user.username}: disabled, as {what} of it")
 
 
 def _prune_tokens(plan: Plan, config: Config) -> None:
@@ -90,7 +95,8 @@ def _prune_tokens(plan: Plan, config: Config) -> None:
         for token in Token.objects.select_related("user").order_by("user__username", "name")
         if (token.user.username, token.name) not in named and token.user_id not in gone_users
     ]
-    used = _with_logs("token_id", [token.pk for token in gone])
+    pks = [token.pk for token in gone]
+    used = _with_logs("token_id", pks) | _with_entries("token_id", pks)
     for token in gone:
         label = f"token {token.user.username}/{token.name}"
         if token.pk not in used:
@@ -140,6 +146,12 @@ def some(names: list[str]) -> str:
     """Return the first of `names`, and how many more there are."""
     more = len(names) - SHOWN_NAMES
     return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _with_entries(column: str, values: Sequence[Any]) -> set[Any]:
+    """Return those of `values` that the ledger speaks of in this column."""
+    entries = LedgerEntry.objects.order_by().values_list(column, flat=True).distinct()
+    return {pk for part in chunks(values) for pk in entries.filter(**{f"{column}__in": part})}
 
 
 def _with_logs(column: str, values: Sequence[Any]) -> set[Any]:

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from channels_app.services import secret_hash
 from relay_app import config_channel_fields as channel_check
 from relay_app import config_fields as check
+from relay_app import config_money_fields as money_check
 from relay_app.config_channel_fields import Kept
 from relay_app.config_fields import Place
 from relay_app.providers.registry import unknown_provider
@@ -30,6 +31,7 @@ EXAMPLES = {
     "channels": "{name: primary, type: openai}",
     "users": "{name: alice}",
     "tokens": "{name: ci, user: alice}",
+    "prices": "{model: gpt-4o, input: 2.5, output: 10}",
 }
 
 
@@ -166,7 +168,6 @@ class UserRow(Row, frozen=True, kw_only=True):
 class TokenRow(Row, frozen=True, kw_only=True):
     """A row of `tokens`."""
 
-    later = frozenset({"limit_usd", "daily_limit_usd", "monthly_limit_usd"})
     required = ("name", "user")
 
     name: Annotated[str, check.text(100)]
@@ -175,6 +176,9 @@ class TokenRow(Row, frozen=True, kw_only=True):
     key_hash: Annotated[str | UnsetType, check.hex_hash] = UNSET
     group: Annotated[str | UnsetType, check.text(100, may_be_empty=True)] = UNSET
     unlimited: Annotated[bool | UnsetType, check.boolean] = UNSET
+    limit_usd: Annotated[int | UnsetType | None, money_check.amount] = UNSET
+    daily_limit_usd: Annotated[int | UnsetType | None, money_check.amount] = UNSET
+    monthly_limit_usd: Annotated[int | UnsetType | None, money_check.amount] = UNSET
     enabled: Annotated[bool | UnsetType, check.boolean] = UNSET
     models: Annotated[list[str] | UnsetType, MODELS] = UNSET
     expires_at: Annotated[Any, check.moment] = UNSET
@@ -184,6 +188,26 @@ class TokenRow(Row, frozen=True, kw_only=True):
     rpm: Annotated[int | UnsetType, check.integer(0)] = UNSET
     tpm: Annotated[int | UnsetType, check.integer(0)] = UNSET
     concurrency: Annotated[int | UnsetType, check.integer(0)] = UNSET
+
+
+class PriceRow(Row, frozen=True, kw_only=True):
+    """A row of `prices`; null takes a price away."""
+
+    required = ("model",)
+
+    model: Annotated[str, check.model_name]
+    input: Annotated[Any, money_check.price] = UNSET
+    cached_input: Annotated[Any, money_check.price] = UNSET
+    cache_write: Annotated[Any, money_check.price] = UNSET
+    cache_write_1h: Annotated[Any, money_check.price] = UNSET
+    output: Annotated[Any, money_check.price] = UNSET
+    reasoning_output: Annotated[Any, money_check.price] = UNSET
+    image_input: Annotated[Any, money_check.price] = UNSET
+    audio_input: Annotated[Any, money_check.price] = UNSET
+    audio_output: Annotated[Any, money_check.price] = UNSET
+    per_call: Annotated[Any, money_check.price] = UNSET
+    per_image: Annotated[Any, money_check.price] = UNSET
+    per_second: Annotated[Any, money_check.price] = UNSET
 
 
 R = TypeVar("R", bound=Row)

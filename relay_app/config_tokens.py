@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from msgspec import UnsetType
+from msgspec.structs import replace
 
 from billing_app.models import Token, User
 from billing_app.services import key_hash, key_hint
@@ -20,6 +21,9 @@ from relay_app.config_rows import TokenRow
 ATTRIBUTES = {
     "group": "group",
     "unlimited": "is_unlimited",
+    "limit_usd": "limit_nusd",
+    "daily_limit_usd": "daily_limit_nusd",
+    "monthly_limit_usd": "monthly_limit_nusd",
     "enabled": "is_enabled",
     "models": "model_names",
     "expires_at": "expires_at",
@@ -85,6 +89,8 @@ def _plan_token(plan: Plan, row: TokenRow, token: Token, around: _Around) -> Non
         plan.refuse(row.path, "a new token wants key or key_hash")
     if found is not None and around.owners.setdefault(found, label) != label:
         plan.refuse(row.path, f"its key is already used by token {around.owners[found]}")
+    if not isinstance(row.limit_usd, UnsetType) and isinstance(row.unlimited, UnsetType):
+        row = replace(row, unlimited=row.limit_usd is None)
     fields, words = take(row, token, ATTRIBUTES)
     if found is not None and token.key_hash != found:
         token.key_hash = found

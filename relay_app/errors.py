@@ -3,9 +3,11 @@
     RelayError
     ├── InvalidRequest          400  invalid_request
     │   ├── BlockedContent      400  blocked_content
+    │   ├── ModelPriceMissing   400  model_price_missing
     │   ├── RequestTooLarge     413  request_too_large
     │   └── UnsupportedEncoding 415  unsupported_content_encoding
     ├── InvalidToken            401  invalid_api_key
+    ├── InsufficientQuota       403  insufficient_quota
     ├── ModelNotAllowed         403  model_not_allowed
     ├── GroupNotAllowed         403  group_not_allowed
     ├── AddressNotAllowed       403  ip_not_allowed
@@ -14,6 +16,7 @@
     ├── ModelNotFound           404  model_not_found
     ├── ResponseNotFound        404  response_not_found
     ├── NoChannelAvailable      503  no_channel_available
+    ├── BillingUnavailable      503  billing_unavailable
     ├── RelayStopping           503  relay_stopping
     ├── RateLimited             429
     │   ├── RateLimitExceeded        rate_limit_exceeded (of the token)
@@ -60,6 +63,12 @@ class BlockedContent(InvalidRequest):
     code = "blocked_content"
 
 
+class ModelPriceMissing(InvalidRequest):
+    """The model has no price, and option AllowUnpricedModels is off."""
+
+    code = "model_price_missing"
+
+
 class RequestTooLarge(InvalidRequest):
     """The body is larger than MAX_REQUEST_BODY_MB."""
 
@@ -77,6 +86,12 @@ class InvalidToken(RelayError):
 
     http_status, code = 401, "invalid_api_key"
     headers = {"WWW-Authenticate": "Bearer"}
+
+
+class InsufficientQuota(RelayError):
+    """The wallet, or a limit of the token, does not cover what the request may cost."""
+
+    http_status, code = 403, "insufficient_quota"
 
 
 class ModelNotAllowed(RelayError):
@@ -125,6 +140,13 @@ class NoChannelAvailable(RelayError):
     """Channels list the model, but none may serve this group now."""
 
     http_status, code = 503, "no_channel_available"
+
+
+class BillingUnavailable(RelayError):
+    """The database of accounts did not answer in time; nothing was sent."""
+
+    http_status, code = 503, "billing_unavailable"
+    headers = {"Retry-After": "5"}
 
 
 # What the cancellation of a request says when the relay stops; any other means that its client

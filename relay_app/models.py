@@ -63,6 +63,16 @@ class RequestLog(models.Model):
     input_tokens = models.PositiveBigIntegerField(null=True)
     output_tokens = models.PositiveBigIntegerField(null=True)
     client_ip = models.CharField(max_length=45, blank=True)
+    cost_nusd = models.BigIntegerField(
+        "cost", null=True, help_text="Nano-dollars that were charged; empty: nothing was due."
+    )
+    billing = models.CharField(
+        max_length=16,
+        blank=True,
+        db_default="",
+        help_text="settled, refunded, free, unpriced or fee.",
+    )
+    billed_model = models.CharField(max_length=200, blank=True, db_default="")
 
     class Meta:
         ordering = ["-created_at"]

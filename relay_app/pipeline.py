@@ -1,12 +1,14 @@
 """One relayed request, from the parsed body to the answer. Read this file first.
 
     1. route    routes.find_routes            the channels for token and model, in memory
-    2. pick     core.attempts.AttemptLoop     channel, key and wait; the whole budget
-    3. send     attempt.send                  provider builds, transport carries it
-    4. judge    core.classify names it, core.retry decides what follows
-    5. answer   a body, or a stream past its commit point
+    2. reserve  billing_app.sessions.Bill     what it may cost, once
+    3. pick     core.attempts.AttemptLoop     channel, key and wait; the whole budget
+    4. send     attempt.send                  provider builds, transport carries it
+    5. judge    core.classify names it, core.retry decides what follows
+    6. answer   a body, or a stream past its commit point
+    7. settle   for what was used, or refund  once, also for clients that left
 
-Steps 2 to 4 repeat until an attempt answers or the loop ends. This module owns the
+Steps 3 to 5 repeat until an attempt answers or the loop ends. This module owns the
 order, the clock and the dice; the rules live in `core/`, the sockets in `transport`.
 """
 
@@ -29,6 +31,7 @@ from channels_app.core.routing import RoutingTable
 from channels_app.core.types import Failure, FailureClass
 from relay_app import attempt
 from relay_app.attempt import Answer
+from relay_app.bills import RequestBill
 from relay_app.bindings import Binding
 from relay_app.claims import (
     KEY,
@@ -113,10 +116,8 @@ async def relay(
             if await room.wait_for(loop):
                 continue
             break
-        if step.wait_s:
-            await clock.sleep(step.wait_s)
-        hold = await _take_room(call, step, loop=loop, limiter=limiter)
-        if isinstance(hold, Refused):
+        hold = await _make_ready(call, step, loop=loop, limiter=limiter, bill=record.bill)
+        if isinstance(hold, NotReady):
             continue
         began_s = clock.now_s()
         try:
@@ -129,24 +130,17 @@ async def relay(
                 last_failure=loop.failures[-1] if loop.failures else None,
             )
         except asyncio.CancelledError as error:
-            if is_stopping(error):
-                _note(record, step, began_s, failure=STOPPED, decision="relay stopped")
-            else:
-                _note(record, step, began_s, failure=ABORTED, decision="client gone")
+            _note_cancelled(record, step, began_s, error)
             _end_hold(hold, None)
             raise
         _end_hold(hold, outcome)
         if isinstance(outcome, Answer):
-            record.group = step.group
-            _note(record, step, began_s, answer=outcome, decision="answered")
-            if outcome.stream is not None:
-                outcome.stream.on_end.append(partial(_note_end, record, began_s))
-            return outcome
+            return _answered(record, step, began_s, outcome)
         failure = map_status(outcome, step.channel.status_map)
         decision = loop.failed(failure, now_s=clock.now_s())
         _note(record, step, began_s, failure=failure, decision=decision.reason)
     record.stop_reason = loop.stop_reason or "all full"
-    return _last_resort(loop)
+    return _last_resort(loop, record)
 
 
 async def _admit(call: Call, token: TokenView, *, limiter: Limiter, record: RequestRecord) -> None:
@@ -163,10 +157,23 @@ async def _admit(call: Call, token: TokenView, *, limiter: Limiter, record: Requ
     record.hold = taken
 
 
-async def _take_room(
-    call: Call, step: Step, *, loop: AttemptLoop, limiter: Limiter
-) -> Hold | Refused | None:
-    """Take what the step needs of its channel and key; tell the loop if there is no room."""
+class NotReady:
+    """The step can't be taken; the loop was told."""
+
+
+NOT_READY = NotReady()
+
+
+async def _make_ready(
+    call: Call, step: Step, *, loop: AttemptLoop, limiter: Limiter, bill: RequestBill | None
+) -> Hold | NotReady | None:
+    """Reserve what the step may cost, wait as it says, and take what it needs of its channel and
+    key."""
+    if bill is not None and not await bill.covers(step):
+        loop.refused(is_key=False, room_at_s=math.inf)
+        return NOT_READY
+    if step.wait_s:
+        await clock.sleep(step.wait_s)
     if step.channel.rates is None and (step.key is None or step.key.rates is None):
         return None
     taken = await limiter.take(step_claim(step, tokens=_tokens(call)))
@@ -174,7 +181,17 @@ async def _take_room(
         loop.refused(
             is_key=taken.meter.startswith(KEY), room_at_s=clock.now_s() + room_wait_s(taken)
         )
+        return NOT_READY
     return taken
+
+
+def _note_cancelled(
+    record: RequestRecord, step: Step, began_s: float, error: asyncio.CancelledError
+) -> None:
+    if is_stopping(error):
+        _note(record, step, began_s, failure=STOPPED, decision="relay stopped")
+    else:
+        _note(record, step, began_s, failure=ABORTED, decision="client gone")
 
 
 def _end_hold(hold: Hold | None, outcome: Answer | Failure | None) -> None:
@@ -270,12 +287,29 @@ async def _note_end(record: RequestRecord, began_s: float, stream: AnswerStream)
     )
 
 
-def _last_resort(loop: AttemptLoop) -> Answer:
+def _answered(record: RequestRecord, step: Step, began_s: float, answer: Answer) -> Answer:
+    """Return the answer, noted and charged for: at its end, if it is a stream."""
+    record.group = step.group
+    _note(record, step, began_s, answer=answer, decision="answered")
+    if answer.stream is not None:
+        answer.stream.on_end.append(partial(_note_end, record, began_s))
+    if record.bill is not None:
+        record.bill.answered(answer)
+    return answer
+
+
+def _last_resort(loop: AttemptLoop, record: RequestRecord) -> Answer:
     """Return an empty answer if that is the truest thing left to tell, else raise why all
-    attempts failed."""
+    attempts failed, or why none was paid for."""
+    bill = record.bill
+    if bill is not None and bill.refusal is not None and not loop.failures:
+        record.stop_reason = "not covered"
+        raise bill.refusal
     failure = telling_failure(loop.failures)
     if failure is None or failure.empty_answer is None:
         raise _final_error(loop)
+    if bill is not None:
+        bill.passed_on(failure)
     return Answer(status=200, content_type=failure.empty_answer_type, body=failure.empty_answer)
 
 

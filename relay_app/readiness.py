@@ -12,8 +12,8 @@ from django.conf import settings
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
 
+from billing_app.database_thread import DatabaseThread
 from relay_app import runtime
-from relay_app.database_thread import DatabaseThread
 
 CHECK_S = 2.0
 # Requests go on without the database on a snapshot as old as this; then say so.

@@ -9,15 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import structlog
 from django.db import DatabaseError, InterfaceError, OperationalError, transaction
 
 from billing_app.core.types import TokenView
+from billing_app.core.usage import Usage
+from billing_app.database_thread import DatabaseThread
+from relay_app.bills import RequestBill
 from relay_app.claims import used_tokens
 from relay_app.core.redact import cut
-from relay_app.core.types import Tried, Usage
-from relay_app.database_thread import DatabaseThread
+from relay_app.core.types import Tried
 from relay_app.errors import UpstreamTimeout, UpstreamUnreachable
 from relay_app.limiter import Hold
 from relay_app.models import Attempt, RequestLog
@@ -67,6 +70,8 @@ class RequestRecord:
     stop_reason: str = ""
     # What it counts against its token's limits while it goes on, and what is left of them.
     hold: Hold | None = None
+    # What it costs; None for endpoints that are free.
+    bill: RequestBill | None = None
     rate_headers: Mapping[str, str] = field(default_factory=dict)
     duration_s: float = 0.0
 
@@ -83,6 +88,8 @@ class RequestRecord:
         self.duration_s = time.monotonic() - self.started_s
         if self.hold is not None:
             self._end_hold(self.hold)
+        if self.bill is not None:
+            self.bill.close(self.attempts[-1].failure if self.attempts else None)
         return True
 
     def _why(self, outcome: str) -> str:
@@ -270,7 +277,20 @@ def _row(record: RequestRecord) -> RequestLog:
         input_tokens=usage.input_tokens if usage else None,
         output_tokens=usage.output_tokens if usage else None,
         client_ip=_text(record.client_ip, 45),
+        **_money(record.bill),
     )
+
+
+def _money(request_bill: RequestBill | None) -> dict[str, Any]:
+    """Return the columns that tell what was paid."""
+    if request_bill is None:
+        return {}
+    bill = request_bill.bill
+    return {
+        "cost_nusd": bill.cost_nusd,
+        "billing": bill.state,
+        "billed_model": _text(bill.billed_model, 200),
+    }
 
 
 def _attempt_row(row: RequestLog, tried: Tried) -> Attempt:

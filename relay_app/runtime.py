@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import httpx
 from django.conf import settings
 
+from billing_app.ledger_writer import Ledger
 from relay_app.bindings import Bindings
 from relay_app.limiter import Limiter
 from relay_app.providers.simulated import SimulatedTransport
@@ -23,6 +24,7 @@ class Runtime:
     feed: SnapshotFeed
     log_writer: LogWriter
     limiter: Limiter
+    ledger: Ledger
     bindings: Bindings
     transports: Mapping[str, httpx.AsyncBaseTransport]
 
@@ -46,12 +48,14 @@ async def open_runtime() -> Runtime:
         feed=feed,
         log_writer=LogWriter(),
         limiter=Limiter(settings.REDIS_URL),
+        ledger=Ledger(),
         bindings=Bindings(settings.REDIS_URL),
         transports={"http": http, "simulated": SimulatedTransport()},
     )
     await runtime.feed.start()
     runtime.log_writer.start()
     runtime.limiter.start()
+    runtime.ledger.start()
     _runtime = runtime
     return runtime
 
@@ -73,4 +77,5 @@ async def close_runtime() -> None:
         await transport.aclose()
     await runtime.limiter.close()
     await runtime.bindings.close()
+    await runtime.ledger.close()
     await runtime.log_writer.close()

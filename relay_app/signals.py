@@ -25,6 +25,7 @@ WATCHED = {
     "channels_app.Group": ("groups", "pk"),
     "channels_app.Option": ("options", "pk"),
     "billing_app.Token": ("tokens", "pk"),
+    "billing_app.Price": ("prices", "pk"),
     "billing_app.User": ("users", "pk"),
 }
 

@@ -18,11 +18,12 @@ import structlog
 from django.conf import settings
 from django.db.models.functions import Now
 
+from billing_app.core.pricing import PriceTable
 from billing_app.core.types import TokenView
-from billing_app.tables import TokenTable, find_token, load_tokens, patch_tokens
+from billing_app.database_thread import DatabaseThread
+from billing_app.tables import TokenTable, find_token, load_prices, load_tokens, patch_tokens
 from channels_app.core.routing import RoutingTable
 from channels_app.routing_table import load_table, patch_table
-from relay_app.database_thread import DatabaseThread
 from relay_app.models import SnapshotChange
 
 log = structlog.get_logger(__name__)
@@ -41,6 +42,7 @@ class Snapshot:
 
     routing: RoutingTable = field(default_factory=RoutingTable)
     tokens: TokenTable = field(default_factory=TokenTable)
+    prices: PriceTable = field(default_factory=PriceTable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,7 @@ class SnapshotFeed:
 
 
 def _load() -> Snapshot:
-    return Snapshot(routing=load_table(), tokens=load_tokens())
+    return Snapshot(routing=load_table(), tokens=load_tokens(), prices=load_prices())
 
 
 def _recent_changes() -> list[Change]:
@@ -186,4 +188,5 @@ def _patch(snapshot: Snapshot, changes: Iterable[Change]) -> Snapshot:
             token_ids=ids.get("tokens", set()),
             user_ids=ids.get("users", set()),
         )
-    return replace(snapshot, routing=routing, tokens=tokens)
+    prices = load_prices() if "prices" in ids else snapshot.prices
+    return replace(snapshot, routing=routing, tokens=tokens, prices=prices)

@@ -16,12 +16,13 @@ from dataclasses import replace
 import httpx
 import structlog
 
+from billing_app.core.usage import Usage
 from channels_app.core.types import ChannelView, Failure, FailureClass
 from relay_app.core.classify import classify_response
 from relay_app.core.limits import Limits
 from relay_app.core.redact import redact
 from relay_app.core.sse import BadStream, Splitter, missing_end, read_event
-from relay_app.core.types import EventFacts, Usage
+from relay_app.core.types import EventFacts
 from relay_app.deadline import Deadline
 from relay_app.dialects.base import Dialect
 from relay_app.errors import (
@@ -68,6 +69,7 @@ class AnswerStream:
         self.response_id = ""
         self.ttft_s: float | None = None
         self.dropped_events = 0
+        self.output_bytes = 0  # of content, as far as it was read
         self.is_interrupted = False
         self._malformed_in_a_row = 0
         self._good_s = sent_s  # when the last event came that was not malformed
@@ -345,6 +347,7 @@ class AnswerStream:
             self._malformed_in_a_row = 0
             self._good_s = time.monotonic()
         self._has_total = self._has_total or facts.is_usage_only
+        self.output_bytes += facts.output_bytes
         if facts.choices:
             self._begun.update(facts.choices)
         if facts.is_finish:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path, re_path, register_converter
 
-from relay_app import readiness, views
+from relay_app import account_views, readiness, views
 from relay_app.core.types import Endpoint
 from relay_app.path_converters import (
     GeminiContentMethod,
@@ -39,6 +39,7 @@ def _gemini(version: str) -> tuple[Endpoint, ...]:
             dialect="gemini_count",
             path=f"{version}/<gemini_model:model>:countTokens",
             upstream_path="/{model}:countTokens",
+            is_free=True,
         ),
     )
 
@@ -68,6 +69,7 @@ ENDPOINTS = (
         path="v1/responses/<str:response_id>",
         upstream_path="/responses/{response_id}",
         method="GET",
+        is_free=True,
     ),
     Endpoint(
         name="embeddings",
@@ -134,6 +136,7 @@ ENDPOINTS = (
         dialect="anthropic_count",
         path="v1/messages/count_tokens",
         upstream_path="/messages/count_tokens",
+        is_free=True,
     ),
     *_gemini("v1beta"),
     *_gemini("v1"),
@@ -154,6 +157,12 @@ VIEWS = {"POST": views.RelayView, "GET": views.StoredResponseView}
 urlpatterns = [
     *(path(e.path, VIEWS[e.method].as_view(endpoint=e)) for e in ENDPOINTS),
     *(path(e.path, views.ModelsView.as_view(endpoint=e)) for e in MODEL_LISTS),
+    path("v1/usage", account_views.UsageView.as_view()),
+    path("v1/redeem", account_views.RedeemView.as_view()),
+    path("v1/dashboard/billing/subscription", account_views.SubscriptionView.as_view()),
+    path("v1/dashboard/billing/usage", account_views.SpendingView.as_view()),
+    path("dashboard/billing/subscription", account_views.SubscriptionView.as_view()),
+    path("dashboard/billing/usage", account_views.SpendingView.as_view()),
     path("healthz", readiness.healthz),
     path("readyz", readiness.readyz),
     path("", readiness.root),

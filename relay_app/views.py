@@ -16,6 +16,7 @@ from billing_app.core.types import TokenView
 from relay_app import pipeline, runtime
 from relay_app.attempt import EVENT_STREAM, Answer
 from relay_app.authentication import check_token, find_key, find_token, query_without_key
+from relay_app.bills import open_bill
 from relay_app.bindings import Binding
 from relay_app.claims import size_words
 from relay_app.client_address import client_address
@@ -149,6 +150,14 @@ class RelayView(DialectView):
         self, call: Call, token: TokenView, *, bound: Binding | None = None
     ) -> HttpResponseBase:
         self.record.model, self.record.is_stream = call.model, call.is_stream
+        self.record.bill = open_bill(
+            call,
+            token=token,
+            routing=self.snapshot.routing,
+            prices=self.snapshot.prices,
+            ledger=self.runtime.ledger,
+            dialect=self.dialect,
+        )
         answering = self._answer(call, token, bound=bound)
         if call.is_stream and self.snapshot.routing.options.keepalive_before_commit:
             return await self._respond_in_time(asyncio.ensure_future(answering))

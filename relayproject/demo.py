@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.db import transaction
 
-from billing_app.models import Token, User
+from billing_app.core.money import NANO
+from billing_app.models import Price, Token, User
+from billing_app.price_list import prices_load
 from billing_app.services import key_hash, new_key, token_create
 from channels_app.models import Channel, Group
 from channels_app.presets import PRESETS
@@ -23,6 +25,9 @@ from channels_app.services import options_set
 from relayproject import secret_store
 
 MODEL = "demo-chat"
+MODELS = (MODEL, "sim*")
+DEMO_PRICE = {"input": "2.5", "cached_input": "1.25", "output": "10"}  # USD per million tokens
+BALANCE_NUSD = 100 * NANO
 PRESET = "resilient"
 ADMIN = "admin"
 OWNER = "demo"
@@ -84,6 +89,7 @@ def set_up(*, address: str, say: Callable[[str], None]) -> DemoInfo:
         is_new = not is_known and not User.objects.filter(username=OWNER).exists()
         if is_new:
             _make_demo(token)
+    prices_load()
     made_file.touch()
     has_token = Token.objects.filter(key_hash=key_hash(token)).exists()
     left = Channel.objects.filter(name__in=[name for name, _, _ in CHANNELS]).count()
@@ -110,12 +116,14 @@ def _make_demo(token: str) -> None:
             name=name,
             defaults={
                 "provider": "simulated",
-                "model_names": [MODEL, "sim*"],
+                "model_names": list(MODELS),
                 "priority": priority,
                 "settings": behaviour,
             },
         )
         channel.groups.add(group)
     options_set(values=PRESETS[PRESET])
-    owner = User.objects.create(username=OWNER)
+    owner = User.objects.create(username=OWNER, opening_balance_nusd=BALANCE_NUSD)
+    for model in MODELS:
+        Price.objects.get_or_create(model=model, defaults=DEMO_PRICE)
     token_create(user=owner, name="demo", key=token)

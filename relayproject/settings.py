@@ -307,6 +307,7 @@ def _every(period_s: int, task: str) -> dict[str, Any]:
 
 
 CELERY_BEAT_SCHEDULE = {
+    "reap sessions": _every(30, "billing_app.tasks.reap_sessions"),
     "prune snapshot changes": _every(_HOUR_S, "relay_app.tasks.prune_snapshot_changes"),
     "prune request logs": _every(_DAY_S, "relay_app.tasks.prune_request_logs"),
 }

@@ -112,6 +112,7 @@ class World:
         self.user = User.objects.create_user("alice")
         self.token, self.key = token_create(user=self.user, name="t")
         self.client = Client(relay.url, self.key)
+        self.options(AllowUnpricedModels=True)  # tests that are not about money name no prices
 
     def channel(self, name: str, *actions: Action, **fields: Any) -> Any:
         """Make a channel of the fake upstream; `actions` are its script."""

@@ -23,6 +23,10 @@ class TokenView:
     # The only channel that it uses; counts only for tokens of staff.
     specific_channel: str = ""
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    # What it may spend, in nano-dollars: in all, in a day, in a month (UTC); None: no limit.
+    limit_nusd: int | None = None
+    daily_limit_nusd: int | None = None
+    monthly_limit_nusd: int | None = None
     rpm: int = 0
     tpm: int = 0
     concurrency: int = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
+from decimal import Decimal, InvalidOperation
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +18,8 @@ from channels_app.core.types import TimeLimits
 MAX_CHARS = 100_000
 MAX_NAME = 200
 MAX_SECONDS = 86_400
+MAX_USD = 1_000_000
+MAX_RATIO = 1_000
 LIMIT_NAMES = tuple(field.name for field in fields(TimeLimits))
 
 
@@ -71,11 +74,53 @@ def read_model_timeouts(raw: object) -> Mapping[str, TimeLimits]:
     return MappingProxyType(found)
 
 
+def read_usd(raw: object) -> Decimal:
+    """Return an amount of USD, exactly as it is written; nine decimals at most."""
+    amount = _decimal(raw)
+    if amount is None or not 0 <= amount <= MAX_USD or amount != round(amount, 9):
+        raise ValueError(f"{raw!r} is no amount of USD from 0 to {MAX_USD}, such as 10 or 0.05")
+    return amount
+
+
+def read_ratio_tables(raw: object) -> Mapping[str, Mapping[str, Decimal]]:
+    """Return a mapping of users' groups to what other groups cost them."""
+    found = {}
+    for user_group, table in _mapping(raw, '{"vip": {"default": "0.8"}}').items():
+        ratios = thawed(table)
+        if not isinstance(ratios, dict):
+            raise ValueError(f"{user_group}: wanted groups and ratios, such as {{default: 0.8}}")
+        found[_name(user_group)] = MappingProxyType(
+            {_name(group): _ratio(group, ratio) for group, ratio in ratios.items()}
+        )
+    return MappingProxyType(found)
+
+
+def _ratio(group: str, raw: object) -> Decimal:
+    ratio = _decimal(raw)
+    if ratio is None or not 0 <= ratio <= MAX_RATIO or ratio != round(ratio, 6):
+        raise ValueError(f"{group}: {raw!r} is no ratio from 0 to {MAX_RATIO}, such as 0.8")
+    return ratio
+
+
+def _decimal(raw: object) -> Decimal | None:
+    """Return a number as it is written; None if it is none. YAML and JSON read some as floats,
+    whose text is what was written."""
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float | Decimal):
+        return None
+    try:
+        value = Decimal(str(raw).strip())
+    except InvalidOperation:
+        return None
+    return value if value.is_finite() else None
+
+
 STRUCTURED: Mapping[str, Callable[[object], Any]] = {
     "lines": read_lines,
     "names": read_names,
     "model_lists": read_model_lists,
     "model_timeouts": read_model_timeouts,
+    "usd": read_usd,
+    "ratio_tables": read_ratio_tables,
 }
 
 
@@ -83,6 +128,8 @@ def thawed(value: Any) -> Any:
     """Return `value` as JSON can hold it: mappings as dicts, tuples as lists."""
     if isinstance(value, Mapping):
         return {key: thawed(inner) for key, inner in value.items()}
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     if isinstance(value, TimeLimits):
         return {name: limit for name, limit in asdict(value).items() if limit is not None}
     return [thawed(inner) for inner in value] if isinstance(value, tuple) else value

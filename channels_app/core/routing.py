@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TypeAlias
 
 from channels_app.core.types import ChannelView, GroupView, Route
@@ -76,6 +77,14 @@ class RoutingTable:
         nobody, it just has no channels."""
         found = self.groups_by_name.get(group)
         return found is None or found.is_open_to(user_group)
+
+    def ratio(self, *, group: str, user_group: str) -> Decimal:
+        """Return what use of `group` costs users of `user_group`, times the price."""
+        own = self.options.group_group_ratio.get(user_group, {}).get(group)
+        if own is not None:
+            return own
+        found = self.groups_by_name.get(group)
+        return found.ratio if found is not None else Decimal(1)
 
     def channel_named(self, name: str) -> ChannelView | None:
         """Return the channel of this name, unless it is disabled by hand."""

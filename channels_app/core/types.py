@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
 from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
@@ -122,6 +123,8 @@ class ChannelView:
     weight: int = 0
     is_enabled: bool = True
     limits: TimeLimits = TimeLimits()
+    # Whether it bills the model that it asks the upstream for, instead of the client's.
+    bill_upstream_model: bool = False
     status_map: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     settings: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
     # None where the row sets nothing, so that most requests skip the work.
@@ -155,6 +158,8 @@ class GroupView:
     id: int
     name: str
     user_groups: tuple[str, ...] = ()
+    # What its use costs, times the price.
+    ratio: Decimal = Decimal(1)
 
     def is_open_to(self, user_group: str) -> bool:
         """Return whether tokens of users in `user_group` may use this group."""

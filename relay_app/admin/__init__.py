@@ -5,6 +5,26 @@ must exist, the type of a channel must have an adapter, and fields are checked b
 that reads configuration files.
 """
 
-from relay_app.admin import channels, groups, home, options, requests, tokens, users
+from relay_app.admin import (
+    channels,
+    groups,
+    home,
+    money,
+    options,
+    prices,
+    requests,
+    tokens,
+    users,
+)
 
-__all__ = ["channels", "groups", "home", "options", "requests", "tokens", "users"]
+__all__ = [
+    "channels",
+    "groups",
+    "home",
+    "money",
+    "options",
+    "prices",
+    "requests",
+    "tokens",
+    "users",
+]

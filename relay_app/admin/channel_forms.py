@@ -136,8 +136,7 @@ class ChannelForm(forms.ModelForm[Channel]):
             "together.",
             "health_scope": f"{NOT_YET}: nothing is parked. What will be parked when it fails.",
             "test_model": f"{NOT_YET}: nothing tests channels by itself. The model to test with.",
-            "bill_upstream_model": f"{NOT_YET}: nothing is charged. Bill the name that the mapping "
-            "gives, not the one asked for.",
+            "bill_upstream_model": "Bill the name that the mapping gives, not the one asked for.",
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

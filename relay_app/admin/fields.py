@@ -9,11 +9,13 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 from unfold.widgets import (
+    UnfoldAdminDecimalFieldWidget,
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminSelectWidget,
     UnfoldAdminTextareaWidget,
 )
 
+from billing_app.core.money import show_usd, usd_to_nusd
 from channels_app.models import Group
 from relay_app.config_channel_fields import Kept, header_override
 from relay_app.config_fields import MAX_INT, Check, Place, list_of
@@ -170,6 +172,34 @@ class LimitField(forms.IntegerField):
     def clean(self, value: Any) -> int:
         """Return the number."""
         return super().clean(value) or 0
+
+
+class UsdField(forms.DecimalField):
+    """An amount of USD, kept as nano-dollars; empty is none."""
+
+    def __init__(self, **options: Any) -> None:
+        widget = UnfoldAdminDecimalFieldWidget()
+        super().__init__(
+            required=False,
+            min_value=0,
+            max_digits=19,
+            decimal_places=9,
+            widget=widget,
+            **options,
+        )
+
+    def prepare_value(self, value: Any) -> Any:
+        """Return the amount in USD; what was typed stays as it is."""
+        return show_usd(value, sign="") if isinstance(value, int) else value
+
+    def clean(self, value: Any) -> int | None:
+        """Return nano-dollars, or None."""
+        amount = super().clean(value)
+        return None if amount is None else usd_to_nusd(amount)
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        """Compare amounts, not texts."""
+        return super().has_changed(self.prepare_value(initial), data)
 
 
 class GroupNameField(forms.ChoiceField):

@@ -18,7 +18,7 @@ from billing_app.models import Token, User
 from channels_app.models import Channel, Group
 from relay_app.admin.base import HistoryAdmin, column, link, list_of_rows
 from relay_app.admin.deletion import PlainDeletion, namers_of_groups
-from relay_app.admin.fields import NOT_YET, NamesField, checked
+from relay_app.admin.fields import NamesField, checked
 from relay_app.config_fields import text
 from relay_app.config_notes import unknown_user_groups
 from relay_app.references import Namer
@@ -39,8 +39,7 @@ class GroupForm(forms.ModelForm[Group]):
         model = Group
         fields = ("name", "ratio", "user_groups")
         help_texts = {
-            "ratio": f"{NOT_YET}: nothing is charged. What requests of the group will cost, as a "
-            "multiple of the price.",
+            "ratio": "What requests of the group cost, as a multiple of the price.",
         }
 
     def clean_name(self) -> str:

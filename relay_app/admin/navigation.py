@@ -46,6 +46,25 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
         ),
     ),
     (
+        "Money",
+        (
+            ("Wallets", "wallet", "admin:billing_app_wallet_changelist", "billing_app.view_wallet"),
+            (
+                "Ledger",
+                "receipt_long",
+                "admin:billing_app_ledgerentry_changelist",
+                "billing_app.view_ledgerentry",
+            ),
+            ("Prices", "sell", "admin:billing_app_price_changelist", "billing_app.view_price"),
+            (
+                "Codes",
+                "redeem",
+                "admin:billing_app_redemptioncode_changelist",
+                "billing_app.view_redemptioncode",
+            ),
+        ),
+    ),
+    (
         "Clients",
         (
             ("Users", "person", "admin:billing_app_user_changelist", "billing_app.view_user"),

@@ -39,6 +39,7 @@ EXAMPLES = {
     "names": "default\nvip",
     "model_lists": '{"gpt-4o": ["gpt-4o-mini"]}',
     "model_timeouts": '{"o1*": {"first_token": 300}}',
+    "ratio_tables": '{"vip": {"default": "0.8"}}',
 }
 SHOWN_CHARS = 100
 PRESET_PAGE = "channels_app_option_preset"
@@ -261,6 +262,8 @@ def _bounds(spec: OptionSpec) -> str:
     if spec.kind in EXAMPLES:
         is_text = spec.kind in {"lines", "names"}
         return "one a line" if is_text else f"such as {EXAMPLES[spec.kind]}"
+    if spec.kind == "usd":
+        return "USD, such as 0.05"
     if spec.kind not in NUMBERS:
         return ""
     if math.isinf(spec.high):

@@ -30,6 +30,7 @@ from relay_app.admin.base import (
     page_of,
 )
 from relay_app.admin.filters import GroupNameFilter, MomentFilter
+from relay_app.admin.money import usd_column
 from relay_app.admin.why import status_colour, why_url
 from relay_app.models import Attempt, RequestLog
 
@@ -89,6 +90,7 @@ class RequestLogAdmin(ReadOnly, PlainAdmin):
         "status_badge",
         "outcome",
         "channels",
+        "cost",
         "duration",
     )
     list_display_links = None
@@ -165,6 +167,8 @@ class RequestLogAdmin(ReadOnly, PlainAdmin):
         """Return the status with its colour."""
         kinds = {"success": "ok", "warning": "client", "danger": "server"}
         return kinds[status_colour(row.status)], str(row.status)
+
+    cost = usd_column("cost_nusd", "Cost")
 
     @column("Duration", ordering="duration_ms")
     def duration(self, row: RequestLog) -> str:

@@ -27,11 +27,12 @@ from relay_app.admin.base import (
     moment_column,
     page_of,
 )
-from relay_app.admin.fields import NOT_YET, GroupNameField, LimitField, NamesField, checked
+from relay_app.admin.fields import GroupNameField, LimitField, NamesField, UsdField, checked
 from relay_app.admin.filters import GroupNameFilter
 from relay_app.config_fields import model_name, nearest, network, shown, text
 from relay_app.config_notes import closed_to_token, groups_of
 
+AMOUNTS = ("limit_nusd", "daily_limit_nusd", "monthly_limit_nusd")
 RATES = ("rpm", "tpm", "concurrency")
 STATE_COLOURS = {
     "active": "success",
@@ -71,6 +72,12 @@ class RestrictionFilter(DropdownFilter):  # type: ignore[misc]  # unfold is unty
     title = "restriction"
     parameter_name = "restriction"
     conditions: ClassVar[dict[str, tuple[str, Q]]] = {
+        "spending": (
+            "spending limits",
+            Q(is_unlimited=False)
+            | Q(daily_limit_nusd__isnull=False)
+            | Q(monthly_limit_nusd__isnull=False),
+        ),
         "rates": ("rate limits", Q(rpm__gt=0) | Q(tpm__gt=0) | Q(concurrency__gt=0)),
         "models": ("certain models", ~Q(model_names=[])),
         "addresses": ("certain addresses", ~Q(allow_ips=[])),
@@ -107,6 +114,15 @@ class TokenForm(forms.ModelForm[Token]):
     rpm = LimitField(label="Requests a minute", help_text="0 is no limit.")
     tpm = LimitField(label="Tokens a minute", help_text="0 is no limit.")
     concurrency = LimitField(label="Requests at once", help_text="0 is no limit.")
+    limit_nusd = UsdField(
+        label="Limit in USD", help_text="The most that it may spend in all, if it is not unlimited."
+    )
+    daily_limit_nusd = UsdField(
+        label="Daily limit in USD", help_text="The most in a day (UTC). Empty: no limit."
+    )
+    monthly_limit_nusd = UsdField(
+        label="Monthly limit in USD", help_text="The most in a month (UTC). Empty: no limit."
+    )
 
     class Meta:
         model = Token
@@ -120,14 +136,16 @@ class TokenForm(forms.ModelForm[Token]):
             "allow_ips",
             "is_enabled",
             "is_unlimited",
+            "limit_nusd",
+            "daily_limit_nusd",
+            "monthly_limit_nusd",
             "rpm",
             "tpm",
             "concurrency",
             "expires_at",
         )
         help_texts = {
-            "is_unlimited": f"{NOT_YET}: nothing is charged. Not limited beyond what its owner "
-            "has.",
+            "is_unlimited": "Not limited beyond what its owner has; off: the limit below counts.",
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -185,7 +203,7 @@ class TokenAdmin(HistoryAdmin):
         return [
             (None, {"fields": who if obj is None else (*who, "masked", "created")}),
             ("What it may use", {"fields": ("group", "cross_group_retry", "model_names")}),
-            ("Limits", {"fields": ("is_enabled", "is_unlimited", end, *RATES)}),
+            ("Limits", {"fields": ("is_enabled", end, "is_unlimited", *AMOUNTS, *RATES)}),
             (
                 "Where it may be used from, and special cases",
                 {"fields": ("allow_ips", "specific_channel"), "classes": ["collapse"]},

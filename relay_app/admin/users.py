@@ -22,7 +22,8 @@ from django_celery_beat.models import (
 from unfold.contrib.filters.admin import BooleanRadioFilter
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from billing_app.models import Token, User
+from billing_app.core.money import show_usd
+from billing_app.models import Token, User, Wallet
 from relay_app.admin.base import (
     HistoryAdmin,
     PlainAdmin,
@@ -30,12 +31,12 @@ from relay_app.admin.base import (
     link,
     list_of_rows,
     moment_column,
+    page_of,
 )
 from relay_app.admin.deletion import PlainDeletion
-from relay_app.admin.fields import NOT_YET, GroupNameField
+from relay_app.admin.fields import GroupNameField
 from relay_app.admin.filters import GroupNameFilter
 
-NANO = 10**9
 GROUP_HELP = "Group of channels for tokens that name none."
 LOGIN_HELP = "For the admin. Leave both empty for somebody who only uses tokens."
 
@@ -59,9 +60,6 @@ User._meta.get_field("groups").verbose_name = "roles"  # noqa: SLF001 - public A
 
 class AccountForm(UserChangeForm):  # type: ignore[misc]  # unfold is untyped
     """An account; its group must exist."""
-
-    class Meta(UserChangeForm.Meta):  # type: ignore[misc]  # unfold is untyped
-        help_texts = {"opening_balance": f"{NOT_YET}: nothing is charged."}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -99,14 +97,23 @@ class UserAdmin(PlainDeletion, HistoryAdmin, DjangoUserAdmin):  # type: ignore[t
     add_form = NewAccountForm
     change_password_form = AdminPasswordChangeForm
     change_user_password_template = "relay_app/admin/change_password.html"  # noqa: S105 - a template
-    list_display = ("username", "group", "is_staff", "is_active", "token_count", "seen")
+    list_display = (
+        "username",
+        "group",
+        "wallet_link",
+        "is_staff",
+        "is_active",
+        "token_count",
+        "seen",
+    )
+    list_select_related = ("wallet",)
     list_filter: ClassVar[Any] = (
         GroupNameFilter,
         ("is_staff", BooleanRadioFilter),
         ("is_active", BooleanRadioFilter),
     )
     search_fields = ("username", "email")
-    readonly_fields = ("opening_balance", "tokens_link", "seen", "joined")
+    readonly_fields = ("wallet_link", "tokens_link", "seen", "joined")
     autocomplete_fields = ("groups",)
     filter_horizontal = ()
     add_fieldsets = (
@@ -137,7 +144,7 @@ class UserAdmin(PlainDeletion, HistoryAdmin, DjangoUserAdmin):  # type: ignore[t
         rights = ("is_active", "is_staff", "is_superuser", "groups")
         return (
             (None, {"fields": ("username", "password") if may_edit else ("username",)}),
-            ("Relay", {"fields": ("group", "opening_balance", "tokens_link")}),
+            ("Relay", {"fields": ("group", "wallet_link", "tokens_link")}),
             ("Person", {"fields": ("first_name", "last_name", "email")}),
             ("Rights in the admin", {"fields": rights}),
             ("Dates", {"fields": ("seen", "joined")}),
@@ -170,10 +177,10 @@ class UserAdmin(PlainDeletion, HistoryAdmin, DjangoUserAdmin):  # type: ignore[t
         """Return the same for the user's own page."""
         return self.token_count(user)
 
-    @column("Opening balance")
-    def opening_balance(self, user: User) -> str:
-        """Return the balance that the account began with, in dollars."""
-        return f"{user.opening_balance_nusd / NANO:,.2f} USD"
+    @column("Wallet", ordering="wallet__available_nusd")
+    def wallet_link(self, user: User) -> SafeString:
+        """Return what the account has, as a link to its wallet."""
+        return link(page_of(Wallet, user.pk), show_usd(user.wallet.available_nusd))
 
 
 def _may_touch(request: HttpRequest, account: User | None) -> bool:

@@ -14,6 +14,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.http import urlencode
 
+from billing_app.core.money import show_usd
 from billing_app.models import Token, User
 from channels_app.models import Channel, ChannelKey
 from relay_app.admin.base import page_of
@@ -47,6 +48,7 @@ DECISIONS = {
     "no channel left": "No other channel was left to ask.",
     "all full": "All channels that were left were at their limits.",
     "no switches left": "No more changes of channel were allowed (MaxSwitchesPerRequest).",
+    "not covered": "The account or the token has too little money for it: nothing was sent.",
     "total time limit": "The time for all attempts (option TotalTimeout) was over.",
 }
 
@@ -97,6 +99,7 @@ def why(request: HttpRequest) -> HttpResponse:
         context |= {
             "lines": _lines(list(row.attempts.order_by("number"))),
             "colour": status_colour(row.status),
+            "cost": "" if row.cost_nusd is None else show_usd(row.cost_nusd),
             "stop": DECISIONS.get(row.stop_reason, row.stop_reason),
             "user_url": _url_of_user(row),
             "token_url": _url_of_token(row),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from billing_app.core.usage import Usage
 from channels_app.core.types import Failure
 
 
@@ -23,6 +24,8 @@ class Endpoint:
     path: str
     upstream_path: str
     method: str = "POST"
+    # Costs nothing and needs no price.
+    is_free: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,30 +55,6 @@ class Call:
     previous_response_id: str = ""
     # The relay asked for the event that tells the usage, not the client: it is not passed on.
     hides_usage: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """Tokens that an upstream reported, as its dialect counts them: OpenAI's input holds
-    the cached part, Anthropic's does not. Cache writes are reported by Anthropic only.
-    """
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_input_tokens: int = 0
-    cache_write_tokens: int = 0
-
-    def updated(self, later: Usage) -> Usage:
-        """Return what both reports of one answer say: `later` where it says something.
-
-        Anthropic tells the input at the beginning of a stream and the output at its end.
-        """
-        return Usage(
-            input_tokens=later.input_tokens or self.input_tokens,
-            output_tokens=later.output_tokens or self.output_tokens,
-            cached_input_tokens=later.cached_input_tokens or self.cached_input_tokens,
-            cache_write_tokens=later.cache_write_tokens or self.cache_write_tokens,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +93,8 @@ class EventFacts:
     is_error: bool = False
     is_malformed: bool = False
     is_usage_only: bool = False
+    # The bytes of content in it, where an answer without usage is counted.
+    output_bytes: int = field(default=0, compare=False)
     choices: tuple[int, ...] = ()
     ended: tuple[int, ...] = ()
     response_id: str = ""

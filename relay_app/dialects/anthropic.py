@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 import orjson
 
+from billing_app.core.usage import Usage
 from relay_app.core.error_body import read_error
-from relay_app.core.types import AnswerFacts, Call, EventFacts, Usage
+from relay_app.core.types import AnswerFacts, Call, EventFacts
 from relay_app.dialects.base import (
     BodyError,
     Envelope,
@@ -220,11 +222,16 @@ def _block(event: dict[str, Any]) -> EventFacts:
 
 
 def _delta(event: dict[str, Any]) -> EventFacts:
-    """Return whether any field but the type holds something: text, thinking, JSON, ..."""
+    """Return how much the fields but the type hold: text, thinking, JSON, ..."""
     for name, value in _object(event.get("delta")).items():
         if value and name != "type":
-            return SOMETHING
+            return _something(len(value) if isinstance(value, str) else 0)
     return NOTHING
+
+
+@lru_cache(maxsize=1024)
+def _something(size: int) -> EventFacts:
+    return EventFacts(is_meaningful=True, output_bytes=size)
 
 
 def _end(event: dict[str, Any]) -> EventFacts:
@@ -264,11 +271,21 @@ def _says_something(block: object) -> bool:
 def _usage(usage: object) -> Usage | None:
     if not isinstance(usage, dict):
         return None
+    cached = _count(usage.get("cache_read_input_tokens"))
+    written = _count(usage.get("cache_creation_input_tokens"))
+    by_life = _object(usage.get("cache_creation"))
+    an_hour = _count(by_life.get("ephemeral_1h_input_tokens"))
+    five_minutes = _count(by_life.get("ephemeral_5m_input_tokens"))
     return Usage(
-        input_tokens=_count(usage.get("input_tokens")),
+        # What was read from a cache or written to one is told beside the input.
+        input_tokens=min(
+            _count(usage.get("input_tokens")) + cached + max(written, an_hour + five_minutes),
+            MAX_TOKENS,
+        ),
         output_tokens=_count(usage.get("output_tokens")),
-        cached_input_tokens=_count(usage.get("cache_read_input_tokens")),
-        cache_write_tokens=_count(usage.get("cache_creation_input_tokens")),
+        cached_input_tokens=cached,
+        cache_write_tokens=max(written - an_hour, five_minutes),
+        cache_write_1h_tokens=an_hour,
     )
 
 

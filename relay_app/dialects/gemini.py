@@ -15,9 +15,10 @@ from urllib.parse import unquote_plus
 import msgspec
 import orjson
 
+from billing_app.core.usage import Usage
 from relay_app.core.error_body import read_error
 from relay_app.core.json_edit import join_fields, split_fields, split_items
-from relay_app.core.types import AnswerFacts, Call, EventFacts, Usage
+from relay_app.core.types import AnswerFacts, Call, EventFacts
 from relay_app.dialects.base import (
     BodyError,
     Envelope,
@@ -27,14 +28,8 @@ from relay_app.dialects.base import (
     decode_envelope,
 )
 from relay_app.dialects.gemini_framing import ArrayFraming, EventFraming
-from relay_app.dialects.openai_base import (
-    MAX_TOKENS,
-    count,
-    dumped,
-    object_in,
-    read_object,
-    text_in,
-)
+from relay_app.dialects.openai_base import dumped, read_object, text_in
+from relay_app.dialects.openai_usage import MAX_TOKENS, count, object_in
 
 # gRPC's names for HTTP statuses (google.rpc.Code); others are INTERNAL or, below 500,
 # INVALID_ARGUMENT.
@@ -296,6 +291,7 @@ def _read_chunk(chunk: dict[str, Any]) -> EventFacts:
     is_blocked = _is_reason(object_in(chunk, "promptFeedback").get("blockReason"))
     return EventFacts(
         is_meaningful=any(_says_something(candidate) for candidate in candidates),
+        output_bytes=sum(map(_size, candidates)),
         is_finish=bool(reasons) or is_blocked,
         is_normal_finish=not is_blocked and CUT_SHORT.isdisjoint(reasons),
         is_error=bool(chunk.get("error")),
@@ -321,6 +317,18 @@ def _says_something(candidate: dict[str, Any]) -> bool:
     )
 
 
+def _size(candidate: dict[str, Any]) -> int:
+    """Return about how many bytes of content there are: texts as they are, all else as JSON."""
+    parts = object_in(candidate, "content").get("parts")
+    return sum(
+        len(value if isinstance(value, str) else str(value))
+        for part in (parts if isinstance(parts, list) else [])
+        if isinstance(part, dict)
+        for name, value in part.items()
+        if name != "thought"
+    )
+
+
 def _is_filled(embedding: object) -> bool:
     """Return whether there is anything but empty lists and objects."""
     if isinstance(embedding, dict):
@@ -343,6 +351,20 @@ def _usage(chunk: dict[str, Any]) -> Usage | None:
         input_tokens=min(input_tokens, MAX_TOKENS),
         output_tokens=min(output_tokens, MAX_TOKENS),
         cached_input_tokens=count(usage.get("cachedContentTokenCount")),
+        image_input_tokens=_of_kind(usage, "promptTokensDetails", "IMAGE"),
+        audio_input_tokens=_of_kind(usage, "promptTokensDetails", "AUDIO"),
+        reasoning_tokens=count(usage.get("thoughtsTokenCount")),
+        audio_output_tokens=_of_kind(usage, "candidatesTokensDetails", "AUDIO"),
+    )
+
+
+def _of_kind(usage: dict[str, Any], name: str, kind: str) -> int:
+    """Return the tokens of a kind of content among the details."""
+    details = usage.get(name)
+    return sum(
+        count(detail.get("tokenCount"))
+        for detail in (details if isinstance(details, list) else [])
+        if isinstance(detail, dict) and detail.get("modality") == kind
     )
 
 

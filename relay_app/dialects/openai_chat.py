@@ -8,17 +8,13 @@ from typing import Any, Protocol
 
 import msgspec
 
+from billing_app.core.usage import Usage
 from relay_app.core.error_body import read_error
 from relay_app.core.json_edit import set_fields
-from relay_app.core.types import AnswerFacts, EventFacts, Usage
+from relay_app.core.types import AnswerFacts, EventFacts
 from relay_app.dialects.base import Envelope, Incoming, count_in, decode_envelope
-from relay_app.dialects.openai_base import (
-    MAX_TOKENS,
-    OpenAIDialect,
-    checked_model,
-    count,
-    object_in,
-)
+from relay_app.dialects.openai_base import OpenAIDialect, checked_model, read_object
+from relay_app.dialects.openai_usage import read_usage
 
 # An end for one of these reasons is an answer even without content.
 CUT_SHORT = {"length", "content_filter"}
@@ -45,16 +41,6 @@ class _Request(msgspec.Struct):
         return count_in(self.max_completion_tokens) or count_in(self.max_tokens)
 
 
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-
-
 class _Delta(msgspec.Struct):
     """The fields that carry an answer; raw, since providers disagree on their types."""
 
@@ -67,16 +53,16 @@ class _Delta(msgspec.Struct):
     refusal: msgspec.Raw = _ABSENT
     audio: msgspec.Raw = _ABSENT
 
-    def carries_something(self) -> bool:
+    def size(self) -> int:
+        """Return the bytes of the answer in it; 0: it carries nothing."""
         return (
-            _says(self.content)
-            or _says(self.tool_calls)
-            or _says(self.reasoning_content)
-            or _says(self.reasoning)
-            or _says(self.reasoning_details)
-            or _says(self.function_call)
-            or _says(self.refusal)
-            or _says(self.audio)
+            _size(self.content)
+            + _size(self.tool_calls)
+            + (_size(self.reasoning_content) or _size(self.reasoning))
+            + _size(self.reasoning_details)
+            + _size(self.function_call)
+            + _size(self.refusal)
+            + _size(self.audio)
         )
 
 
@@ -87,9 +73,9 @@ class _Choice(msgspec.Struct):
     index: int | None = 0
     finish_reason: str | None = None
 
-    def carries_something(self) -> bool:
+    def size(self) -> int:
         part = self.delta or self.message
-        return (part is not None and part.carries_something()) or _says(self.text)
+        return (part.size() if part is not None else 0) + _size(self.text)
 
 
 class _Answer(msgspec.Struct):
@@ -97,7 +83,7 @@ class _Answer(msgspec.Struct):
 
     choices: list[_Choice] | None = None
     error: msgspec.Raw = _ABSENT
-    usage: _Usage | None = None
+    usage: msgspec.Raw = _ABSENT
     model: str | None = None
 
 
@@ -144,21 +130,23 @@ class OpenAIChat(OpenAIDialect):
         if name == b"error" or _says(answer.error):
             return EventFacts(is_error=True)
         choices = answer.choices or []
-        if len(choices) == 1 and choices[0].finish_reason is None and answer.usage is None:
+        if len(choices) == 1 and choices[0].finish_reason is None and not _tells(answer.usage):
             choice = choices[0]
-            return _plain_facts(choice.carries_something(), answer.model or "", choice.index or 0)
+            return _plain_facts(choice.size(), answer.model or "", choice.index or 0)
         reasons = [choice.finish_reason for choice in choices if choice.finish_reason]
         if FAILED in reasons:
             return EventFacts(is_error=True)
+        size = sum(choice.size() for choice in choices)
         return EventFacts(
-            is_meaningful=any(choice.carries_something() for choice in choices),
+            is_meaningful=size > 0,
+            output_bytes=size,
             is_finish=bool(reasons),
             choices=tuple(choice.index or 0 for choice in choices),
             ended=tuple(choice.index or 0 for choice in choices if choice.finish_reason),
             is_normal_finish=not CUT_SHORT.intersection(reasons),
             model=answer.model or "",
             usage=_usage(answer),
-            is_usage_only=not choices and answer.usage is not None,
+            is_usage_only=not choices and _tells(answer.usage),
         )
 
 
@@ -179,9 +167,9 @@ def asking_usage(body: bytes, request: HasStreamOptions) -> bytes | None:
 
 
 @lru_cache(maxsize=1024)
-def _plain_facts(is_meaningful: bool, model: str, choice: int) -> EventFacts:  # a cache key
-    """Return the facts of most chunks, made once for each model."""
-    return EventFacts(is_meaningful=is_meaningful, model=model, choices=(choice,))
+def _plain_facts(size: int, model: str, choice: int) -> EventFacts:
+    """Return the facts of most chunks, made once for each model and size."""
+    return EventFacts(is_meaningful=size > 0, output_bytes=size, model=model, choices=(choice,))
 
 
 def is_utf8(data: bytes) -> bool:
@@ -195,6 +183,14 @@ def is_utf8(data: bytes) -> bool:
 
 def _says(raw: msgspec.Raw) -> bool:
     return raw is not _ABSENT and bytes(raw) not in _NOTHING
+
+
+def _size(raw: msgspec.Raw) -> int:
+    """Return the bytes in a raw value, without its quotes; 0 if it carries nothing."""
+    if raw is _ABSENT:
+        return 0
+    value = bytes(raw)
+    return 0 if value in _NOTHING else max(1, len(value) - 2)
 
 
 def _read(data: bytes) -> _Answer | None:
@@ -237,23 +233,8 @@ def _tolerant(document: Any) -> _Answer | None:
     return _Answer(
         choices=choices,
         error=_raw(document.get("error")),
-        usage=_tolerant_usage(usage) if isinstance(usage, dict) else None,
+        usage=_raw(usage) if isinstance(usage, dict) else _ABSENT,
         model=model if isinstance(model, str) else None,
-    )
-
-
-def _tolerant_usage(usage: dict[str, Any]) -> _Usage:
-    def number(fields: dict[str, Any], name: str) -> int | None:
-        value = fields.get(name)
-        if isinstance(value, int | float) and -MAX_TOKENS <= value <= MAX_TOKENS:
-            return int(value)
-        return None
-
-    details = object_in(usage, "prompt_tokens_details")
-    return _Usage(
-        prompt_tokens=number(usage, "prompt_tokens"),
-        completion_tokens=number(usage, "completion_tokens"),
-        prompt_tokens_details=_Details(cached_tokens=number(details, "cached_tokens")),
     )
 
 
@@ -268,18 +249,20 @@ def _is_error(answer: _Answer, body: bytes) -> bool:
 def _is_empty(answer: _Answer) -> bool:
     """Return whether the answer ended normally and carries nothing at all."""
     choices = answer.choices or []
-    if any(c.carries_something() or c.finish_reason in CUT_SHORT for c in choices):
+    if any(c.size() or c.finish_reason in CUT_SHORT for c in choices):
         return False
-    return not (answer.usage and answer.usage.completion_tokens)
+    usage = _usage(answer)
+    return usage is None or not usage.output_tokens
+
+
+def _tells(usage: msgspec.Raw) -> bool:
+    """Return whether there is a usage object; most chunks have none, or null."""
+    return usage is not _ABSENT and bytes(usage) != b"null"
 
 
 def _usage(answer: _Answer) -> Usage | None:
-    usage = answer.usage
-    if usage is None:
+    """Return the usage that the answer tells, in whatever form; None if it tells none."""
+    if not _tells(answer.usage):
         return None
-    details = usage.prompt_tokens_details
-    return Usage(
-        input_tokens=count(usage.prompt_tokens),
-        output_tokens=count(usage.completion_tokens),
-        cached_input_tokens=count(details.cached_tokens if details else None),
-    )
+    usage = read_object(bytes(answer.usage))
+    return None if usage is None else read_usage(usage)

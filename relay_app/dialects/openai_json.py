@@ -10,17 +10,13 @@ from typing import Any
 
 import msgspec
 
+from billing_app.core.usage import Usage
 from relay_app.core.error_body import read_error
 from relay_app.core.multipart import FormError, is_form, read_fields, set_fields
 from relay_app.core.types import AnswerFacts, Call, EventFacts
 from relay_app.dialects.base import BodyError, Envelope, Incoming, decode_envelope
-from relay_app.dialects.openai_base import (
-    OpenAIDialect,
-    checked_model,
-    read_object,
-    text_in,
-    usage_in,
-)
+from relay_app.dialects.openai_base import OpenAIDialect, checked_model, read_object, text_in
+from relay_app.dialects.openai_usage import usage_in
 
 # Fields that hold what was asked for; the first two are lists that may not be empty.
 LISTS = ("data", "results")
@@ -145,4 +141,17 @@ def _read_json(answer: dict[str, Any], body: bytes) -> AnswerFacts:
     is_spent = usage is not None and usage.output_tokens > 0
     lists = [answer[name] for name in LISTS if name in answer]
     is_empty = not answer or (bool(lists) and not any(lists) and not is_spent)
-    return AnswerFacts(is_empty=is_empty, model=text_in(answer, "model"), usage=usage)
+    return AnswerFacts(
+        is_empty=is_empty, model=text_in(answer, "model"), usage=_with_images(usage, answer)
+    )
+
+
+def _with_images(usage: Usage | None, answer: dict[str, Any]) -> Usage | None:
+    """Return the usage with the number of pictures in the answer, which OpenAI does not tell."""
+    data = answer.get("data")
+    pictures = [
+        item
+        for item in (data if isinstance(data, list) else [])
+        if isinstance(item, dict) and (item.get("b64_json") or item.get("url"))
+    ]
+    return replace(usage or Usage(), images=len(pictures)) if pictures else usage

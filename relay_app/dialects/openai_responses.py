@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -21,11 +22,10 @@ from relay_app.dialects.openai_base import (
     checked_model,
     dumped,
     error_object,
-    object_in,
     read_object,
     text_in,
-    usage_in,
 )
+from relay_app.dialects.openai_usage import object_in, usage_in
 
 FAILED = frozenset({"error", "response.failed"})
 FINISHED = frozenset({"response.completed", "response.incomplete"})
@@ -105,7 +105,8 @@ class OpenAIResponses(OpenAIDialect):
             is_done = kind.endswith(".done")
             return SOMETHING if _is_said(event.get("item"), is_done=is_done) else NOTHING
         if any(event.get(field) for field in CARRIERS) or _is_filled(event.get("part")):
-            return SOMETHING
+            delta = event.get("delta")
+            return _something(len(delta)) if isinstance(delta, str) else SOMETHING
         is_error = not kind.startswith("response.") and read_error(data).is_error
         model = text_in(object_in(event, "response"), "model")
         return EventFacts(is_error=is_error, model=model) if is_error or model else NOTHING
@@ -122,6 +123,11 @@ class OpenAIResponses(OpenAIDialect):
             "error": problem,
         }
         return b"event: error\ndata: " + dumped(document) + b"\n\n"
+
+
+@lru_cache(maxsize=1024)
+def _something(size: int) -> EventFacts:
+    return EventFacts(is_meaningful=True, output_bytes=size)
 
 
 def _end(event: dict[str, Any], *, is_normal: bool) -> EventFacts:

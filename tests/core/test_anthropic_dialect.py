@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from billing_app.core.usage import Usage
 from relay_app.core.sse import Splitter, read_event
-from relay_app.core.types import AnswerFacts, EventFacts, Usage
+from relay_app.core.types import AnswerFacts, EventFacts
 from relay_app.dialects.anthropic import KNOWN_TYPES, MAX_TOKENS, AnthropicMessages
 from relay_app.dialects.base import BodyError, Envelope, ErrorParts, Incoming
 from tests.conftest import WIRE_DIR
@@ -104,7 +105,7 @@ def test_an_answer_says_its_model_and_usage():
 
     assert facts == AnswerFacts(
         model="m-upstream",
-        usage=Usage(input_tokens=3, output_tokens=2, cached_input_tokens=5, cache_write_tokens=7),
+        usage=Usage(input_tokens=15, output_tokens=2, cached_input_tokens=5, cache_write_tokens=7),
     )
 
 
@@ -237,7 +238,7 @@ def test_the_beginning_says_model_and_input_and_is_held_back():
     facts = read(anthropic.start(cache_read_input_tokens=5))
 
     assert facts == EventFacts(
-        model="m-upstream", usage=Usage(input_tokens=3, cached_input_tokens=5)
+        model="m-upstream", usage=Usage(input_tokens=8, cached_input_tokens=5)
     )
 
 
@@ -327,10 +328,10 @@ def test_what_is_no_object_is_malformed(data):
 
 
 def test_usage_of_the_end_is_added_to_that_of_the_beginning():
-    start = Usage(input_tokens=3, cached_input_tokens=5, cache_write_tokens=7)
+    start = Usage(input_tokens=15, cached_input_tokens=5, cache_write_tokens=7)
 
     assert start.updated(Usage(output_tokens=2)) == Usage(
-        input_tokens=3, output_tokens=2, cached_input_tokens=5, cache_write_tokens=7
+        input_tokens=15, output_tokens=2, cached_input_tokens=5, cache_write_tokens=7
     )
     assert start.updated(Usage(input_tokens=61)).input_tokens == 61
 

@@ -17,6 +17,7 @@ from relay_app.config_rows import (
     ChannelRow,
     GroupRow,
     KeyRow,
+    PriceRow,
     Row,
     TokenRow,
     UserRow,
@@ -44,6 +45,7 @@ def rows(title: str) -> dict[str, str]:
         ("Keys of a channel", KeyRow),
         ("users", UserRow),
         ("tokens", TokenRow),
+        ("prices", PriceRow),
     ],
 )
 def test_every_key_of_a_row_is_there(title: str, kind: type[Row]) -> None:
@@ -76,6 +78,8 @@ RANGES = {
     "lines": "text, one a line",
     "names": "list of names",
     "model_lists": "mapping, such as `{gpt-4o: [gpt-4o-mini]}`",
+    "usd": "USD, such as 0.05",
+    "ratio_tables": "mapping, such as `{vip: {default: 0.8}}`",
     "model_timeouts": 'mapping, such as `{"o1*": {first_token: 300}}`',
 }
 

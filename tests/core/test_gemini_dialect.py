@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from billing_app.core.usage import Usage
 from relay_app.core.classify import classify_response
 from relay_app.core.sse import Splitter, read_event
-from relay_app.core.types import AnswerFacts, Call, Endpoint, EventFacts, Usage
+from relay_app.core.types import AnswerFacts, Call, Endpoint, EventFacts
 from relay_app.dialects.base import BodyError, Envelope, ErrorParts, Incoming
 from relay_app.dialects.gemini import (
     KNOWN_STATUSES,
@@ -169,7 +170,7 @@ def test_an_answer_says_its_model_and_usage():
 
     assert answer(g.content(usageMetadata=usage)) == AnswerFacts(
         model="m-upstream",
-        usage=Usage(input_tokens=7, output_tokens=12, cached_input_tokens=1),
+        usage=Usage(input_tokens=7, output_tokens=12, cached_input_tokens=1, reasoning_tokens=10),
     )
 
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from billing_app.core.usage import Usage
 from relay_app.core.multipart import read_fields
-from relay_app.core.types import AnswerFacts, Call, EventFacts, Usage
+from relay_app.core.types import AnswerFacts, Call, EventFacts
 from relay_app.dialects.base import BodyError, Envelope, Incoming, count_in
 from relay_app.dialects.registry import DIALECTS
 from relay_app.providers.openai import OpenAIAdapter

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from billing_app.core.usage import Usage
 from relay_app.core.classify import classify_response
 from relay_app.core.error_body import read_error
 from relay_app.core.sse import Splitter, read_event
-from relay_app.core.types import AnswerFacts, Call, EventFacts, Usage
+from relay_app.core.types import AnswerFacts, Call, EventFacts
 from relay_app.dialects.base import BodyError, Envelope, ErrorParts, Incoming
 from relay_app.dialects.openai_responses import OpenAIResponses
 from relay_app.urls import ENDPOINTS

@@ -89,7 +89,7 @@ def test_an_emptied_list_is_the_default_again(client: Client) -> None:
 
 def test_every_kind_has_a_field_and_an_example_that_it_takes(client: Client) -> None:
     for spec in OPTIONS.values():
-        assert spec.kind in NUMBERS | {"bool", "ranges", "choice"} | EXAMPLES.keys()
+        assert spec.kind in NUMBERS | {"bool", "ranges", "choice", "usd"} | EXAMPLES.keys()
         if spec.kind in EXAMPLES:
             spec.stored(EXAMPLES[spec.kind])
     page = client.get(URL).content.decode()

@@ -126,6 +126,7 @@ def test_an_empty_database_exports_every_section() -> None:
         "channels": [],
         "users": [],
         "tokens": [],
+        "prices": [],
     }
     assert apply(text, is_prune=True) == []
 

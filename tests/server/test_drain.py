@@ -35,7 +35,7 @@ def served(tmp_path, upstream):
             "version": 1,
             "groups": [{"name": "default"}],
             "channels": [channel(upstream, p) for p in ("openai", "anthropic", "gemini")],
-            "options": options or {},
+            "options": {"AllowUnpricedModels": True, **(options or {})},
             "users": [{"name": "alice"}],
             "tokens": [{"name": "t", "user": "alice", "key": KEY, "unlimited": True}],
         }  # fmt: skip

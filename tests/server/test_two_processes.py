@@ -37,7 +37,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 def apply(serve: Serve, **config: object) -> None:
     path = serve.data_dir.parent / "config.json"
-    path.write_text(json.dumps({"version": 1, **config}))
+    path.write_text(json.dumps({"version": 1, "options": {"AllowUnpricedModels": True}, **config}))
     done = manage("apply_config", str(path), env=environment(serve.data_dir))
     assert done.returncode == 0, done.stdout + done.stderr
     assert CHANNEL_KEY not in done.stdout + done.stderr

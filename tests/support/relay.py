@@ -55,6 +55,7 @@ class LiveRelay:
     def flush(self) -> None:
         from relay_app import runtime
 
+        self._thread.run(runtime.current().ledger.flush())
         self._thread.run(runtime.current().log_writer.flush())
 
     def options(self) -> Any:

@@ -16,6 +16,7 @@ from billing_app.services import token_create
 from channels_app.core.routing import model_matches
 from channels_app.models import Channel, Group
 from relay_app.config_fields import Check, Place, integer, moment, nearest, shown, text
+from relay_app.config_money_fields import usd
 from relay_app.config_notes import closed_to_token, groups_of
 from relay_app.config_plan import AUTO, names_in
 from relay_app.config_rows import ADDRESSES, MODELS
@@ -24,6 +25,13 @@ LIMITS = {
     "rpm": "requests a minute",
     "tpm": "tokens a minute",
     "concurrency": "requests at once",
+}
+
+
+AMOUNTS = {
+    "limit": "USD that it may spend in all; default: what its owner has",
+    "daily-limit": "USD that it may spend in a day (UTC)",
+    "monthly-limit": "USD that it may spend in a month (UTC)",
 }
 
 
@@ -46,6 +54,8 @@ class Command(BaseCommand):
         parser.add_argument("--allow-ips", default="", help="such as 203.0.113.7,10.0.0.0/8")
         for limit, meaning in LIMITS.items():
             parser.add_argument(f"--{limit}", type=int, default=0, help=f"{meaning}; 0: no limit")
+        for limit, meaning in AMOUNTS.items():
+            parser.add_argument(f"--{limit}", metavar="USD", help=meaning)
 
     def handle(self, *, user: str, name: str, group: str, models: str, **options: Any) -> None:
         """Create the token; whatever is wrong becomes one line and exit code 1."""
@@ -97,7 +107,17 @@ def _limits(options: Mapping[str, Any]) -> dict[str, Any]:
         "cross_group_retry": options["cross_group"],
         "allow_ips": _checked(ADDRESSES, _words(options["allow_ips"]), at="--allow-ips"),
         **{name: _checked(integer(0), options[name], at=f"--{name}") for name in LIMITS},
+        **_amounts(options),
     }
+
+
+def _amounts(options: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"is_unlimited": options["limit"] is None}
+    for name in AMOUNTS:
+        column = name.replace("-", "_")
+        if options[column] is not None:
+            found[f"{column}_nusd"] = _checked(usd, options[column], at=f"--{name}")
+    return found
 
 
 def _user(name: str) -> User:

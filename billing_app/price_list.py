@@ -1,0 +1,100 @@
+"""The bundled price list, and how it gets into the table without touching what was edited.
+
+List prices of the providers in USD, as they were known in 2026. An operator checks them against
+what the upstream really charges: the table counts, not the list.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+from django.db import transaction
+
+from billing_app.models import OTHER_PRICES, TOKEN_PRICES, Price
+
+NAMES = (*TOKEN_PRICES, *OTHER_PRICES)
+LIST = Path(__file__).with_name("price_list.json")
+
+
+@dataclass(slots=True, kw_only=True)
+class PriceChanges:
+    """What loading the list did: models added, changed (with their differences), and kept because
+    they had been edited."""
+
+    added: list[str] = field(default_factory=list)
+    changed: dict[str, str] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the changes as a diff, one a line."""
+        return [
+            *(f"+ {model}" for model in self.added),
+            *(f"~ {model}: {words}" for model, words in self.changed.items()),
+            *(f"= {model}: edited here, kept" for model in self.kept),
+        ]
+
+
+def bundled_prices() -> Mapping[str, Mapping[str, str]]:
+    """Return the list: model to its prices, as text."""
+    found: dict[str, dict[str, str]] = json.loads(LIST.read_text())
+    return found
+
+
+@transaction.atomic
+def prices_load(
+    *, overwrites: bool = False, is_dry: bool = False, only: Collection[str] | None = None
+) -> PriceChanges:
+    """Bring the table up to the bundled list; return what changed.
+
+    Rows that an operator made or edited stay, unless `overwrites`. `is_dry` changes nothing;
+    `only` names the models that it is about.
+    """
+    changes = PriceChanges()
+    present = {price.model: price for price in Price.objects.select_for_update()}
+    for model, listed in sorted(bundled_prices().items()):
+        if only is not None and model not in only:
+            continue
+        price = present.get(model)
+        if price is None:
+            price = Price(model=model)
+            changes.added.append(model)
+        elif _values(price) == _wanted(listed):
+            if price.bundled != listed and not is_dry:
+                Price.objects.filter(pk=price.pk).update(bundled=listed)
+            continue
+        elif not overwrites and (price.bundled is None or _values(price) != _wanted(price.bundled)):
+            changes.kept.append(model)
+            continue
+        else:
+            changes.changed[model] = _difference(_values(price), _wanted(listed))
+        for name in NAMES:
+            setattr(price, name, _wanted(listed)[name])
+        price.bundled = dict(listed)
+        if not is_dry:
+            price.save()
+    return changes
+
+
+def _values(price: Price) -> dict[str, Decimal | None]:
+    return {name: getattr(price, name) for name in NAMES}
+
+
+def _wanted(listed: Mapping[str, str]) -> dict[str, Decimal | None]:
+    return {name: Decimal(listed[name]) if name in listed else None for name in NAMES}
+
+
+def _difference(old: Mapping[str, Decimal | None], new: Mapping[str, Decimal | None]) -> str:
+    return ", ".join(
+        f"{name} {_shown(old[name])} -> {_shown(new[name])}"
+        for name in NAMES
+        if old[name] != new[name]
+    )
+
+
+def _shown(price: Decimal | None) -> str:
+    return "none" if price is None else f"{price.normalize():f}"

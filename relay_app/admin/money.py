@@ -1,0 +1,279 @@
+"""Pages of wallets, ledger entries and redemption codes. Balances change only by entries."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter, DropdownFilter
+from unfold.forms import BaseDialogForm
+from unfold.widgets import UnfoldAdminDecimalFieldWidget, UnfoldAdminTextInputWidget
+
+from billing_app.core.money import show_usd, usd_to_nusd
+from billing_app.core.operations import Kind
+from billing_app.models import LedgerEntry, RedemptionCode, Token, User, Wallet
+from billing_app.services import CreditRefusedError, wallet_credit
+from relay_app.admin.base import (
+    EMPTY,
+    PlainAdmin,
+    ReadOnly,
+    column,
+    go_to,
+    link,
+    list_action,
+    list_of_rows,
+    moment_column,
+    page_of,
+)
+from relay_app.admin.base import button as dialog_button
+from relay_app.admin.filters import MomentFilter
+from relay_app.admin.why import why_url
+
+MAX_USD = Decimal(10**9)
+
+
+class BalanceFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
+    """Wallets with money, without, or with less than nothing."""
+
+    title = "balance"
+    parameter_name = "balance"
+    conditions: ClassVar[dict[str, tuple[str, dict[str, int]]]] = {
+        "positive": ("has money", {"available_nusd__gt": 0}),
+        "none": ("has nothing left", {"available_nusd__lte": 0}),
+        "negative": ("overdrawn", {"available_nusd__lt": 0}),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the kinds of balance."""
+        return [(name, words) for name, (words, _) in self.conditions.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Wallet]) -> QuerySet[Wallet]:
+        """Return the wallets with such a balance."""
+        chosen = self.conditions.get(self.value() or "")
+        return queryset if chosen is None else queryset.filter(**chosen[1])
+
+
+class AmountForm(BaseDialogForm):  # type: ignore[misc]  # unfold is untyped
+    """Asks for an amount of USD and why."""
+
+    amount = forms.DecimalField(
+        label="USD",
+        max_digits=19,
+        decimal_places=9,
+        min_value=Decimal("0.000000001"),
+        max_value=MAX_USD,
+        widget=UnfoldAdminDecimalFieldWidget(),
+    )
+    reason = forms.CharField(
+        label="Reason",
+        max_length=200,
+        widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "stays with the entry"}),
+    )
+
+
+class AdjustmentForm(AmountForm):
+    """The same; a negative amount takes money out."""
+
+    amount = forms.DecimalField(
+        label="USD, negative to take out",
+        max_digits=19,
+        decimal_places=9,
+        min_value=-MAX_USD,
+        max_value=MAX_USD,
+        widget=UnfoldAdminDecimalFieldWidget(),
+    )
+
+
+def usd_column(field: str, description: str) -> Any:
+    """Return a column that shows nano-dollars as USD."""
+
+    @column(description, ordering=field)
+    def shown(_page: Any, row: Any) -> str:
+        """Return the amount of the row."""
+        amount_nusd = getattr(row, field)
+        return EMPTY if amount_nusd is None else show_usd(amount_nusd)
+
+    return shown
+
+
+@admin.register(Wallet)
+class WalletAdmin(ReadOnly, PlainAdmin):
+    """What accounts have. Paid in and corrected by entries with a reason."""
+
+    list_display = ("owner", "available", "reserved", "spent", "paid_in", "entries_link")
+    list_display_links = ("owner",)
+    list_filter: ClassVar[Any] = (BalanceFilter,)
+    list_select_related = ("user",)
+    search_fields = ("user__username",)
+    search_help_text = "Name of the account"
+    ordering = ("user__username",)
+    fields = ("owner", "available", "reserved", "spent", "paid_in", "entries_link")
+    readonly_fields = fields
+    actions_detail = ("top_up", "adjust")
+
+    available = usd_column("available_nusd", "Available")
+    reserved = usd_column("reserved_nusd", "Reserved")
+    spent = usd_column("spent_nusd", "Spent")
+    paid_in = usd_column("credited_nusd", "Paid in")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Let a wallet go with its account, never alone; entries keep both."""
+        match = request.resolver_match
+        return match is None or "billing_app_wallet" not in (match.url_name or "")
+
+    def has_pay_permission(self, request: HttpRequest, object_id: object = None) -> bool:
+        """Return whether the user may pay in and correct."""
+        return bool(request.user.has_perm("billing_app.change_wallet"))
+
+    @column("Account", ordering="user__username")
+    def owner(self, wallet: Wallet) -> str:
+        """Return the name of the account."""
+        return wallet.user.username
+
+    @column("Entries")
+    def entries_link(self, wallet: Wallet) -> SafeString:
+        """Return a link to the wallet's entries."""
+        return link(list_of_rows(LedgerEntry, f"wallet__pk__exact={wallet.pk}"), "entries")
+
+    @dialog_button(
+        "Top up",
+        icon="add_card",
+        permissions=["pay"],
+        question="Pays USD in; the entry stays for ever.",
+        form_class=AmountForm,
+    )
+    def top_up(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Pay in."""
+        return self._pay(request, form, object_id, Kind.TOP_UP)
+
+    @dialog_button(
+        "Adjust",
+        icon="balance",
+        permissions=["pay"],
+        question="Corrects the balance by an entry of its own, which stays for ever.",
+        form_class=AdjustmentForm,
+    )
+    def adjust(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        """Correct the balance."""
+        return self._pay(request, form, object_id, Kind.ADJUSTMENT)
+
+    def _pay(self, request: HttpRequest, form: Any, object_id: str, kind: Kind) -> HttpResponse:
+        wallet: Wallet | None = self.get_object(request, object_id)
+        if wallet is None:
+            raise Http404(f"no wallet {object_id}")
+        try:
+            paid = wallet_credit(
+                user_id=wallet.pk,
+                amount_nusd=usd_to_nusd(form.cleaned_data["amount"]),
+                reason=form.cleaned_data["reason"],
+                actor_id=request.user.pk,
+                kind=kind,
+            )
+        except (CreditRefusedError, ValueError) as error:
+            self.message_user(request, str(error), messages.ERROR)
+        else:
+            words = f"{show_usd(paid.amount_nusd)}: {wallet.user.username} has"
+            self.message_user(request, f"{words} {show_usd(paid.balance_nusd)}.", messages.SUCCESS)
+        return go_to(request, page_of(Wallet, wallet.pk))
+
+
+@admin.register(LedgerEntry)
+class LedgerEntryAdmin(ReadOnly, PlainAdmin):
+    """Every change of what is available in a wallet. Nothing here is ever changed."""
+
+    list_display = (
+        "moment",
+        "wallet_link",
+        "kind",
+        "amount",
+        "balance",
+        "token_link",
+        "request_link",
+        "reason",
+        "actor",
+    )
+    list_display_links = None
+    list_filter: ClassVar[Any] = (
+        ("created_at", MomentFilter),
+        ("kind", ChoicesDropdownFilter),
+    )
+    list_select_related = ("wallet__user", "token", "session", "actor")
+    search_fields = ("wallet__user__username", "reason", "session__request_id", "token__name")
+    search_help_text = "Account, token, request id or reason"
+    show_full_result_count = False
+
+    moment = moment_column("created_at", "When")
+    amount = usd_column("amount_nusd", "Amount")
+    balance = usd_column("balance_nusd", "Balance after")
+
+    @column("Account", ordering="wallet__user__username")
+    def wallet_link(self, entry: LedgerEntry) -> SafeString:
+        """Return a link to the wallet."""
+        return link(page_of(Wallet, entry.wallet_id), entry.wallet.user.username)
+
+    @column("Token", ordering="token__name")
+    def token_link(self, entry: LedgerEntry) -> SafeString | str:
+        """Return a link to the token, if one spent it."""
+        return link(page_of(Token, entry.token_id), entry.token) if entry.token_id else EMPTY
+
+    @column("Request")
+    def request_link(self, entry: LedgerEntry) -> SafeString | str:
+        """Return a link to the request's why page, if one did it."""
+        if entry.session is None:
+            return EMPTY
+        return link(why_url(entry.session.request_id), entry.session.request_id[:8])
+
+
+@admin.register(RedemptionCode)
+class RedemptionCodeAdmin(PlainAdmin):
+    """Codes that pay in; made by `manage.py create_codes`, which shows them once."""
+
+    list_display = ("hint", "batch", "amount", "state", "expires", "by", "redeemed")
+    list_filter: ClassVar[Any] = (("is_enabled", BooleanRadioFilter), "batch")
+    search_fields = ("batch", "hint", "redeemed_by__username")
+    search_help_text = "Batch, ends of a code or who redeemed it"
+    list_select_related = ("redeemed_by",)
+    actions = ("disable_selected",)
+    fields = ("hint", "batch", "amount", "state", "expires", "by", "redeemed", "is_enabled")
+    readonly_fields = ("hint", "batch", "amount", "state", "expires", "by", "redeemed")
+
+    amount = usd_column("amount_nusd", "Amount")
+    expires = moment_column("expires_at", "Expires")
+    redeemed = moment_column("redeemed_at", "Redeemed")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return False: a code is shown once, by the command that makes it."""
+        return False
+
+    def has_delete_permission(
+        self, request: HttpRequest, obj: RedemptionCode | None = None
+    ) -> bool:
+        """Return False: redeemed ones explain entries, others can be disabled."""
+        return False
+
+    @column("State", label={"open": "success", "redeemed": "info", "disabled": "warning"})
+    def state(self, code: RedemptionCode) -> str:
+        """Return whether the code can be redeemed."""
+        if code.redeemed_at is not None:
+            return "redeemed"
+        if code.expires_at is not None and code.expires_at <= timezone.now():
+            return "expired"
+        return "open" if code.is_enabled else "disabled"
+
+    @column("By", ordering="redeemed_by__username")
+    def by(self, code: RedemptionCode) -> SafeString | str:
+        """Return a link to who redeemed it."""
+        user = code.redeemed_by
+        return link(page_of(User, user.pk), user.username) if user else EMPTY
+
+    @list_action("Disable", permissions=["change"])
+    def disable_selected(self, request: HttpRequest, codes: QuerySet[RedemptionCode]) -> None:
+        """Disable the codes that are ticked and not redeemed yet."""
+        count = codes.filter(redeemed_at=None).update(is_enabled=False)
+        self.message_user(request, f"{count} codes disabled.", messages.SUCCESS)

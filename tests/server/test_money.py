@@ -1,0 +1,487 @@
+"""Money through the real server: what is reserved, charged and given back, and what refuses."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tests.support import anthropic as a
+from tests.support.upstream import answer, error, reset, stream
+from tests.support.upstream import chat as plain_chat
+
+NANO = 10**9
+USAGE = {
+    "prompt_tokens": 1000,
+    "completion_tokens": 100,
+    "prompt_tokens_details": {"cached_tokens": 400},
+    "completion_tokens_details": {"reasoning_tokens": 30},
+}
+# Nano-dollars a token are a thousand times USD per million tokens.
+COST = (600 * 2000) + (400 * 500) + (70 * 8000) + (30 * 10000)
+
+
+def chat(text: str = "hello", *, usage: dict[str, Any] | None = None) -> dict[str, Any]:
+    document = plain_chat(text)
+    return {**document, "usage": usage} if usage else document
+
+
+def priced(world: Any, model: str = "m", **prices: object) -> Any:
+    from billing_app.models import Price
+
+    values = {name: Decimal(str(value)) for name, value in prices.items()}
+    return Price.objects.create(model=model, **values)
+
+
+def tokens_priced(world: Any) -> None:
+    priced(world, input=2, cached_input="0.5", output=8, reasoning_output=10)
+
+
+def pay_in(world: Any, usd: str = "5", user: Any = None) -> None:
+    from billing_app.services import wallet_credit
+
+    amount = int(Decimal(usd) * NANO)
+    wallet_credit(user_id=(user or world.user).pk, amount_nusd=amount, reason="test")
+
+
+def wallet(world: Any) -> tuple[int, int, int]:
+    from billing_app.models import Wallet
+
+    world.relay.flush()
+    found = Wallet.objects.get(user=world.user)
+    return found.available_nusd, found.reserved_nusd, found.spent_nusd
+
+
+def refund_all() -> int:
+    from billing_app.tasks import refund_due_sessions
+
+    return refund_due_sessions()
+
+
+def entries(world: Any) -> list[tuple[str, int]]:
+    from billing_app.models import LedgerEntry
+
+    world.relay.flush()
+    return list(LedgerEntry.objects.order_by("pk").values_list("kind", "amount_nusd"))
+
+
+def assert_books_are_right() -> None:
+    from billing_app.audit import audit
+
+    assert audit() == []
+
+
+@pytest.fixture(autouse=True)
+def _priced_only(world):
+    world.options(AllowUnpricedModels=False, TrustQuota="0")
+
+
+def test_an_answer_is_charged_exactly_and_the_rest_of_the_reservation_comes_back(world):
+    tokens_priced(world)
+    pay_in(world)
+    world.channel("a", answer(200, chat(usage=USAGE)))
+
+    response = world.ready().chat(max_tokens=10_000)
+
+    # max(500, the prompt) times 2 USD and 4096 times 8 USD per million
+    reserved = 500 * 2000 + 4096 * 8000
+    assert response.status_code == 200
+    assert wallet(world) == (5 * NANO - COST, 0, COST)
+    assert entries(world)[1:] == [("reserve", -reserved), ("settle", reserved - COST)]
+    log = world.log(response.headers["x-request-id"])
+    assert (log.cost_nusd, log.billing, log.billed_model) == (COST, "settled", "m")
+    assert_books_are_right()
+
+
+def test_streams_are_charged_for_the_usage_that_they_report(world):
+    tokens_priced(world)
+    pay_in(world)
+    body = [
+        b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n',
+        b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n',
+        b'data: {"choices":[],"usage":{"prompt_tokens":1000,"completion_tokens":100}}\n\n',
+        b"data: [DONE]\n\n",
+    ]
+    world.channel("a", stream(body))
+
+    world.ready().chat(stream=True)
+
+    assert wallet(world)[2] == 1000 * 2000 + 100 * 8000
+    assert_books_are_right()
+
+
+def test_a_stream_that_breaks_is_charged_for_what_was_sent(world):
+    tokens_priced(world)
+    pay_in(world)
+    text = b"x" * 400
+    begun = b'data: {"choices":[{"index":0,"delta":{"content":"' + text + b'"}}]}\n\n'
+    world.channel("a", stream([begun], end="cut"))
+
+    response = world.ready().chat(stream=True)
+
+    available, reserved, spent = wallet(world)
+    prompt = len(world.upstream.seen[0].body) // 4
+    assert abs(spent - (prompt * 2000 + 100 * 8000)) <= 10 * 2000
+    assert (reserved, available) == (0, 5 * NANO - spent)
+    assert world.log(response.headers["x-request-id"]).cost_nusd == spent
+    assert_books_are_right()
+
+
+def test_a_client_that_leaves_before_the_first_token_pays_nothing(world):
+    tokens_priced(world)
+    pay_in(world)
+    seen = threading.Event()
+
+    async def hang(connection):
+        seen.set()
+        await connection.send(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n: x\n\n")
+        import asyncio
+
+        await asyncio.sleep(30)
+
+    world.channel("a", hang)
+    client = world.ready()
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        asked = pool.submit(_ask_and_leave, client, seen)
+        asked.result()
+    assert world.upstream.seen[0].closed.wait(3)
+    wallet(world)
+    refund_all()
+
+    assert wallet(world) == (5 * NANO, 0, 0)
+    assert_books_are_right()
+
+
+def _ask_and_leave(client: Any, seen: threading.Event) -> None:
+    import socket
+    from urllib.parse import urlsplit
+
+    address = urlsplit(client.url)
+    body = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
+    with socket.create_connection((address.hostname, address.port)) as sock:
+        sock.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Authorization: Bearer " + client.key.encode() + b"\r\n"
+            b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
+        )
+        assert seen.wait(5)
+
+
+@pytest.mark.parametrize("action", [error(500), error(400), reset()], ids=["500", "400", "reset"])
+def test_a_failed_request_costs_nothing(world, action):
+    tokens_priced(world)
+    pay_in(world)
+    world.channel("a", action)
+
+    response = world.ready().chat()
+
+    assert response.status_code >= 400
+    wallet(world)
+    assert refund_all() == 1
+    assert refund_all() == 0
+    assert wallet(world) == (5 * NANO, 0, 0)
+    assert [kind for kind, _ in entries(world)] == ["top_up", "reserve", "refund"]
+    assert world.log(response.headers["x-request-id"]).billing == "refunded"
+    assert_books_are_right()
+
+
+@pytest.mark.parametrize(
+    ("ask", "code_of"),
+    [
+        (lambda c: c.chat(), lambda r: r.json()["error"]["code"]),
+        (lambda c: c.messages(), lambda r: r.json()["error"]["details"]["error_code"]),
+        (
+            lambda c: c.http.post(
+                "/v1beta/models/m:generateContent",
+                json={"contents": [{"parts": [{"text": "hi"}]}]},
+                headers={"x-goog-api-key": c.key},
+            ),
+            lambda r: r.json()["error"]["details"][0]["reason"].lower(),
+        ),
+    ],
+    ids=["openai", "anthropic", "gemini"],
+)
+def test_too_little_money_is_told_before_any_upstream_is_asked(world, ask, code_of):
+    tokens_priced(world)
+    pay_in(world, "0.0001")
+    for provider in ("openai", "anthropic", "gemini"):
+        world.channel(provider, answer(200, chat()), provider=provider)
+
+    response = ask(world.ready())
+
+    assert response.status_code == 403
+    assert code_of(response) == "insufficient_quota"
+    assert "the account has $0.0001 left" in response.text
+    assert world.upstream.seen == []
+    assert wallet(world) == (100_000, 0, 0)
+    assert world.log(response.headers["x-request-id"]).stop_reason == "not covered"
+
+
+def test_a_model_without_a_price_is_refused_unless_that_is_allowed(world):
+    world.channel("a", answer(200, chat()))
+    client = world.ready()
+
+    refused = client.chat()
+    world.options(AllowUnpricedModels=True)
+    served = world.ready().chat()
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "model_price_missing")
+    assert served.status_code == 200
+    log = world.log(served.headers["x-request-id"])
+    assert (log.cost_nusd, log.billing) == (0, "unpriced")
+    assert entries(world) == []
+
+
+def test_per_call_prices_count_the_answers_asked_for(world):
+    priced(world, per_call="0.05")
+    pay_in(world)
+    world.channel("a", answer(200, chat(usage=USAGE)))
+    client = world.ready()
+
+    client.chat()
+    client.chat(n=3)
+
+    assert wallet(world)[2] == 4 * 50_000_000
+
+
+def test_ratios_of_the_group_and_of_the_users_group(world):
+    tokens_priced(world)
+    pay_in(world)
+    world.group.ratio = Decimal("0.8")
+    world.group.save()
+    world.channel("a", answer(200, chat(usage=USAGE)))
+
+    world.ready().chat()
+    spent = wallet(world)[2]
+    world.options(GroupGroupRatio={"default": {"default": "0.5"}})
+    world.ready().chat()
+
+    assert spent == COST * 8 // 10
+    assert wallet(world)[2] - spent == COST // 2
+
+
+def test_anthropic_and_gemini_usage(world):
+    priced(world, input=3, cached_input="0.3", cache_write="3.75", cache_write_1h=6, output=15)
+    pay_in(world)
+    usage = {
+        "input_tokens": 100,
+        "output_tokens": 10,
+        "cache_read_input_tokens": 1000,
+        "cache_creation_input_tokens": 300,
+        "cache_creation": {"ephemeral_5m_input_tokens": 200, "ephemeral_1h_input_tokens": 100},
+    }
+    world.channel("a", answer(200, a.message(usage=usage)), provider="anthropic")
+
+    world.ready().messages()
+
+    want = 100 * 3000 + 1000 * 300 + 200 * 3750 + 100 * 6000 + 10 * 15000
+    assert wallet(world)[2] == want
+
+
+def test_another_model_that_answers_is_billed(world):
+    priced(world, "m", per_call=1)
+    priced(world, "other", per_call=2)
+    pay_in(world)
+    world.channel("a", error(500))
+    world.channel("b", answer(200, chat()), model_names=["other"])
+    world.options(ModelFallbacks={"m": ["other"]})
+
+    response = world.ready().chat()
+
+    assert response.status_code == 200
+    assert wallet(world) == (3 * NANO, 0, 2 * NANO)
+    kinds = [kind for kind, _ in entries(world)]
+    assert kinds == ["top_up", "reserve", "reserve", "settle"]
+
+
+def test_a_dearer_attempt_that_is_not_covered_is_not_made(world):
+    priced(world, "m", per_call=1)
+    priced(world, "other", per_call=20)
+    pay_in(world)
+    world.channel("a", error(500, message="broken"))
+    world.channel("b", answer(200, chat()), model_names=["other"])
+    world.options(ModelFallbacks={"m": ["other"]})
+
+    response = world.ready().chat()
+
+    assert response.status_code == 500
+    assert "broken" in response.text
+    assert world.upstream.names() == ["a"]
+    wallet(world)
+    refund_all()
+    assert wallet(world) == (5 * NANO, 0, 0)
+
+
+def test_limits_of_a_token(world):
+    priced(world, per_call=1)
+    pay_in(world, "100")
+    world.channel("a", answer(200, chat()))
+    world.token.is_unlimited, world.token.limit_nusd = False, 2 * NANO
+    world.token.save()
+    client = world.ready()
+
+    statuses = [client.chat().status_code for _ in range(3)]
+    refused = client.chat()
+
+    assert statuses == [200, 200, 403]
+    assert "this token's limit leaves $0.00" in refused.text
+    assert wallet(world) == (98 * NANO, 0, 2 * NANO)
+
+
+@pytest.mark.parametrize("period", ["daily", "monthly"])
+def test_daily_and_monthly_limits(world, period):
+    priced(world, per_call=1)
+    pay_in(world, "100")
+    world.channel("a", answer(200, chat()))
+    setattr(world.token, f"{period}_limit_nusd", 2 * NANO)
+    world.token.save()
+    world.options(TrustQuota="1")  # such a token is never trusted
+    client = world.ready()
+
+    statuses = [client.chat().status_code for _ in range(3)]
+
+    assert statuses == [200, 200, 403]
+    assert f"{period} limit" in client.chat().text
+
+
+def test_trusted_requests_are_only_charged_afterwards(world):
+    tokens_priced(world)
+    pay_in(world, "20")
+    world.options(TrustQuota="10")
+    world.channel("a", answer(200, chat(usage=USAGE)))
+
+    response = world.ready().chat()
+
+    assert response.status_code == 200
+    assert wallet(world) == (20 * NANO - COST, 0, COST)
+    assert [kind for kind, _ in entries(world)] == ["top_up", "settle"]
+    assert_books_are_right()
+
+
+def test_a_violation_fee_is_charged_after_the_refund(world):
+    tokens_priced(world)
+    pay_in(world)
+    world.options(
+        ViolationFeeEnabled=True, ViolationFee="0.05", ViolationMarkers="violates our policy"
+    )
+    world.channel("a", error(400, message="This prompt violates our policy."))
+
+    response = world.ready().chat()
+
+    wallet(world)
+    refund_all()
+    assert response.status_code == 400
+    assert wallet(world) == (5 * NANO - 50_000_000, 0, 50_000_000)
+    assert world.log(response.headers["x-request-id"]).billing == "fee"
+    assert_books_are_right()
+
+
+def test_an_empty_answer_that_is_passed_on_is_settled(world):
+    tokens_priced(world)
+    pay_in(world)
+    world.channel("a", answer(200, chat(text="", usage={"prompt_tokens": 10})))
+
+    response = world.ready().chat()
+
+    assert response.status_code == 200
+    assert wallet(world)[2] == 10 * 2000
+    assert_books_are_right()
+
+
+def test_free_endpoints_need_no_money(world):
+    world.channel("a", answer(200, {"input_tokens": 3}), provider="anthropic")
+    client = world.ready()
+
+    counted = client.http.post(
+        "/v1/messages/count_tokens",
+        json={"model": "m", "messages": [{"role": "user", "content": "hi"}]},
+        headers={"x-api-key": client.key},
+    )
+
+    assert counted.status_code == 200
+    assert client.http.get("/v1/models").status_code == 200
+
+
+def test_exactly_as_many_requests_are_served_as_there_is_money_for(world):
+    priced(world, per_call="0.01")
+    pay_in(world, "1")
+    world.channel("a", answer(200, chat()))
+    client = world.ready()
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=64) as pool:
+        statuses = list(pool.map(lambda _: client.chat().status_code, range(500)))
+
+    assert statuses.count(200) == 100
+    assert statuses.count(403) == 400
+    assert wallet(world) == (0, 0, NANO)
+    assert_books_are_right()
+
+
+def test_trusted_requests_at_once_stay_within_the_bound(world):
+    """Overdraft < balance - quota + one estimate, for one process (spec 04 section 3)."""
+    priced(world, per_call="0.05")
+    pay_in(world, "11")
+    world.options(TrustQuota="10")
+    world.channel("a", answer(200, chat()))
+    client = world.ready()
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=64) as pool:
+        statuses = list(pool.map(lambda _: client.chat().status_code, range(1000)))
+
+    served = statuses.count(200)
+    available, _, spent = wallet(world)
+    assert spent == served * 50_000_000
+    assert served + statuses.count(403) == 1000
+    assert available >= -(1 * NANO + 50_000_000)
+    assert_books_are_right()
+
+
+def test_usage_of_a_token(world):
+    tokens_priced(world)
+    pay_in(world)
+    world.token.is_unlimited, world.token.limit_nusd = False, NANO
+    world.token.save()
+    world.channel("a", answer(200, chat(usage=USAGE)))
+    client = world.ready()
+    client.chat()
+    world.relay.flush()
+
+    def get(path: str) -> Any:
+        return client.http.get(path)
+
+    usage = get("/v1/usage").json()
+    subscription = get("/v1/dashboard/billing/subscription").json()
+    spending = get("/v1/dashboard/billing/usage?start_date=2020-01-01&end_date=2120-01-01")
+
+    assert usage["object"] == "usage"
+    assert usage["spent_nusd"] == COST
+    assert usage["spent_usd"] == "0.00226"
+    assert usage["reserved_nusd"] == 0
+    assert usage["available_nusd"] == NANO - COST
+    assert usage["wallet_available_nusd"] == 5 * NANO - COST
+    assert Decimal(str(subscription["hard_limit_usd"])) == 1
+    assert spending.text == '{"object":"list","daily_costs":[],"total_usage":0.226}'
+
+
+def test_codes_pay_in_once(world):
+    from billing_app.services import codes_create
+
+    [code] = codes_create(batch="b", count=1, amount_nusd=3 * NANO)
+    client = world.ready()
+
+    def redeem(what: object) -> Any:
+        return client.http.post("/v1/redeem", json=what)
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=8) as pool:
+        statuses = sorted(r.status_code for r in pool.map(redeem, [{"code": code}] * 8))
+
+    assert statuses == [200] + [400] * 7
+    assert wallet(world) == (3 * NANO, 0, 0)
+    assert redeem({"code": 7}).status_code == 400
+    assert redeem([]).status_code == 400
+    assert entries(world) == [("redemption", 3 * NANO)]
+    assert_books_are_right()
