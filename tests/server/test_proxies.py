@@ -16,6 +16,7 @@ from cryptography.x509.oid import NameOID
 from relay_app import transport as transport_module
 from relay_app.core.proxies import read_proxy
 from relay_app.transport import MAX_SOCKS_SESSIONS, AiohttpTransport
+from tests.support.loop_thread import close_sockets
 from tests.support.proxy import Proxy
 from tests.support.upstream import answer, chat, stream, whole_stream
 
@@ -212,6 +213,7 @@ async def transport(certificate, monkeypatch):
     made = AiohttpTransport(allows_private=lambda: True)
     yield made
     await made.aclose()
+    await close_sockets()
 
 
 def request(url, proxy_url):
@@ -254,8 +256,7 @@ async def test_a_proxy_that_refuses_to_connect_is_no_answer(proxy, transport):
 
 @pytest.mark.parametrize("scheme", ["http", "socks5"])
 async def test_a_proxy_that_says_nothing_is_a_timeout(transport, scheme):
-    writers = []
-    server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     sent = request(f"https://{HOST}/", f"{scheme}://127.0.0.1:{port}")
     sent.extensions["timeout"] = {"connect": 0.1}
@@ -265,8 +266,6 @@ async def test_a_proxy_that_says_nothing_is_a_timeout(transport, scheme):
                 await transport.handle_async_request(sent)
     finally:
         server.close()
-        for writer in writers:
-            writer.close()
 
 
 async def test_sessions_of_many_proxies_are_not_kept_for_ever(proxy, upstream, transport):
