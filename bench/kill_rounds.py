@@ -32,7 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from run import ROOT, free_ports, wait_for
 
-KEY = "sk-relay-kills-0123456789abcdef"
+# Requests of the first user reserve; those of the second are trusted, and go on while the
+# database is away.
+KEYS = ("sk-relay-kills-0123456789abcdef", "sk-relay-trusted-0123456789abcd")
 CLIENTS = 24
 # A lease lasts 60 s and the reaper runs every 30 s.
 SETTLED_S = 110
@@ -60,21 +62,24 @@ class Rounds:
         self.told: Counter[str] = Counter()
         self.failed: list[str] = []  # ids of requests that failed
         self.answered: list[str] = []  # ids of whole answers
+        self.answered_away: list[str] = []  # those of them that came while the database was away
         self.is_over = False
 
     def prepare(self) -> None:
         """Make the database and the configuration."""
         document = {
             "version": 1,
-            "options": {"TrustQuota": "0", "RetryTimes": 0},
+            "options": {"TrustQuota": "500", "RetryTimes": 0},
             "groups": [{"name": "default"}],
             "channels": [
                 {"name": model, "type": "simulated", "models": [model], "groups": ["default"],
                  "settings": {"behaviour": behaviour} if behaviour else {}}
                 for model, behaviour in MODELS.items()
             ],
-            "users": [{"name": "kills", "balance_usd": 1000}],
-            "tokens": [{"name": "kills", "user": "kills", "key": KEY}],
+            "users": [{"name": "reserves", "balance_usd": 400},
+                      {"name": "trusted", "balance_usd": 4000}],
+            "tokens": [{"name": "reserves", "user": "reserves", "key": KEYS[0]},
+                       {"name": "trusted", "user": "trusted", "key": KEYS[1]}],
             "prices": [{"model": "sim-*", "per_call": "0.001"}],
         }  # fmt: skip
         self.config.write_text(json.dumps(document))
@@ -121,7 +126,7 @@ class Rounds:
     async def ask_for_ever(self, number: int) -> None:
         """Ask one model after the other, whatever happens, until it is over."""
         dice = random.Random(number)
-        headers = {"Authorization": f"Bearer {KEY}"}
+        headers = {"Authorization": f"Bearer {KEYS[number % 2]}"}
         async with httpx.AsyncClient(base_url=self.url, headers=headers, timeout=20) as client:
             while not self.is_over:
                 try:
@@ -181,11 +186,13 @@ class Rounds:
         self.is_over = False
         clients = [asyncio.create_task(self.ask_for_ever(n)) for n in range(CLIENTS)]
         await asyncio.sleep(3)
+        await asyncio.to_thread(_pg_ctl, folder, "stop", "-m", "fast")
         before = len(self.answered)
-        _pg_ctl(folder, "stop", "-m", "fast")
         await asyncio.sleep(seconds)
-        print(f"while away: {len(self.answered) - before} answers, {dict(self.told)}", flush=True)
-        _pg_ctl(folder, "start", "-l", str(folder / "pg.log"), "-o", options)
+        self.answered_away = self.answered[before:]
+        print(f"while away: {len(self.answered_away)} answers, {dict(self.told)}", flush=True)
+        start = ("start", "-l", str(folder / "pg.log"), "-o", options)
+        await asyncio.to_thread(_pg_ctl, folder, *start)
         await asyncio.sleep(10)
         self.is_over = True
         await asyncio.gather(*clients)
@@ -198,7 +205,8 @@ class Rounds:
         found = [] if audit.returncode == 0 else [audit.stdout + audit.stderr]
         print(audit.stdout.strip())
         ids = self.config.with_name("ids.json")
-        ids.write_text(json.dumps({"failed": self.failed, "answered": self.answered}))
+        named = {"failed": self.failed, "answered": self.answered, "away": self.answered_away}
+        ids.write_text(json.dumps(named))
         code = CHECK.format(path=str(ids))
         checked = self.manage("shell", "-v0", "-c", code)
         figures = json.loads(checked.stdout.strip().splitlines()[-1])
@@ -207,6 +215,8 @@ class Rounds:
             found.append(f"{figures['open']} sessions are still open")
         if figures["failed_charged"]:
             found.append(f"{figures['failed_charged']} failed requests were charged")
+        if figures["away_free"]:
+            found.append(f"{figures['away_free']} answers of the outage were not charged")
         return found
 
 
@@ -224,6 +234,8 @@ print(json.dumps(dict(
     failed_charged=sum(states.get(i) == "settled" for i in failed),
     answered=len(answered),
     answered_free=sum(states.get(i) != "settled" for i in answered),
+    away=len(ids["away"]),
+    away_free=sum(states.get(i) != "settled" for i in ids["away"]),
 )))
 """
 

@@ -32,23 +32,37 @@ def usage_in(document: dict[str, Any]) -> Usage | None:
 
 
 def read_usage(usage: dict[str, Any]) -> Usage:
-    """Return a usage object in the one form; what is no count is 0."""
+    """Return a usage object in the one form; what is no count is 0.
+
+    Parts are told inside the prompt and the output, or beside them: then only the total has
+    them. Mistral tells audio so, xAI reasoning; Gemini does not even name its thinking.
+    """
     input_tokens, output_tokens = _first(usage, INPUT_NAMES), _first(usage, OUTPUT_NAMES)
     total_tokens = count(usage.get("total_tokens"))
     if not input_tokens and not output_tokens:
         input_tokens = total_tokens
     inputs = [usage, *(object_in(usage, name) for name in INPUT_DETAILS)]
     outputs = [object_in(usage, name) for name in OUTPUT_DETAILS]
+    cached_tokens = _most(inputs, ("cached_tokens", "prompt_cache_hit_tokens"))
+    audio_tokens = _most(inputs[1:], ("audio_tokens",))
     reasoning_tokens = _most(outputs, ("reasoning_tokens",))
-    if reasoning_tokens and total_tokens == input_tokens + output_tokens + reasoning_tokens:
-        output_tokens += reasoning_tokens  # told beside the output, as xAI does
+    beside = total_tokens - input_tokens - output_tokens
+    if beside > 0:
+        in_prompt = max(cached_tokens, audio_tokens)
+        if in_prompt <= input_tokens:
+            in_prompt = 0  # it is inside
+        more_input_tokens = min(in_prompt, beside)
+        more_output_tokens = beside - more_input_tokens
+        input_tokens += more_input_tokens
+        output_tokens += more_output_tokens
+        reasoning_tokens = max(reasoning_tokens, more_output_tokens)
     return Usage(
         input_tokens=input_tokens,
         output_tokens=min(output_tokens, MAX_TOKENS),
-        cached_input_tokens=_most(inputs, ("cached_tokens", "prompt_cache_hit_tokens")),
+        cached_input_tokens=cached_tokens,
         cache_write_tokens=_most(inputs, WRITE_NAMES),
         image_input_tokens=_most(inputs[1:], ("image_tokens",)),
-        audio_input_tokens=_most(inputs[1:], ("audio_tokens",)),
+        audio_input_tokens=audio_tokens,
         reasoning_tokens=reasoning_tokens,
         audio_output_tokens=_most(outputs, ("audio_tokens",)),
     )

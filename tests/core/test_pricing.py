@@ -20,6 +20,7 @@ from billing_app.core.usage import Usage
 from relay_app.dialects.anthropic import AnthropicMessages
 from relay_app.dialects.gemini import GeminiDialect
 from relay_app.dialects.openai_chat import OpenAIChat
+from relay_app.dialects.registry import DIALECTS
 
 
 def price(**values: object) -> PriceView:
@@ -85,8 +86,41 @@ GEMINI = price(
             b'{"reasoning_tokens":100}}}',
             10 * 3000 + 105 * 15000,
         ),
+        (
+            OpenAIChat(),
+            price(input=1, output=2, reasoning_output=5),
+            # Thinking that only the total has.
+            b'{"choices":[{"message":{"content":"x"}}],"usage":{"prompt_tokens":35,'
+            b'"completion_tokens":12,"total_tokens":109}}',
+            35 * 1000 + 12 * 2000 + 62 * 5000,
+        ),
+        (
+            OpenAIChat(),
+            price(input=1, audio_input=7, output=2),
+            # Audio told beside the prompt.
+            b'{"choices":[{"message":{"content":"x"}}],"usage":{"prompt_tokens":5,'
+            b'"completion_tokens":11,"total_tokens":391,"prompt_tokens_details":'
+            b'{"audio_tokens":375}}}',
+            5 * 1000 + 375 * 7000 + 11 * 2000,
+        ),
+        (
+            DIALECTS["openai_images"],
+            price(input=5, image_input=10, output=40),
+            b'{"data":[{"b64_json":"AA=="}],"usage":{"input_tokens":50,"output_tokens":272,'
+            b'"total_tokens":322,"input_tokens_details":{"image_tokens":40,"text_tokens":10}}}',
+            10 * 5000 + 40 * 10000 + 272 * 40000,
+        ),
     ],
-    ids=["openai", "anthropic", "gemini", "too-many-cached", "reasoning-beside"],
+    ids=[
+        "openai",
+        "anthropic",
+        "gemini",
+        "too-many-cached",
+        "reasoning-beside",
+        "thinking-unnamed",
+        "audio-beside",
+        "image",
+    ],
 )
 def test_amounts_of_real_usage(dialect, rates, body, nusd):
     usage = dialect.read_answer(body).usage
