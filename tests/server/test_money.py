@@ -8,7 +8,9 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
+from billing_app import ledger_writer, tasks, trust
 from tests.support import anthropic as a
 from tests.support.upstream import answer, error, reset, stream
 from tests.support.upstream import chat as plain_chat
@@ -56,9 +58,7 @@ def wallet(world: Any) -> tuple[int, int, int]:
 
 
 def refund_all() -> int:
-    from billing_app.tasks import refund_due_sessions
-
-    return refund_due_sessions()
+    return tasks.refund_due_sessions()
 
 
 def entries(world: Any) -> list[tuple[str, int]]:
@@ -437,6 +437,93 @@ def test_trusted_requests_at_once_stay_within_the_bound(world):
     assert spent == served * 50_000_000
     assert served + statuses.count(403) == 1000
     assert available >= -(1 * NANO + 50_000_000)
+    assert_books_are_right()
+
+
+@pytest.fixture
+def database_away(monkeypatch):
+    """The database as billing knows it, gone until the event is cleared."""
+    is_away = threading.Event()
+
+    def unless_away(work):
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if is_away.is_set():
+                raise OperationalError("connection refused")
+            return work(*args, **kwargs)
+
+        return run
+
+    monkeypatch.setattr(ledger_writer, "run_batch", unless_away(ledger_writer.run_batch))
+    monkeypatch.setattr(trust, "_balances_of", unless_away(trust._balances_of))
+    monkeypatch.setattr(ledger_writer, "RESERVE_S", 0.2)
+    monkeypatch.setattr(trust, "READ_AGAIN_S", 0.0)
+    yield is_away
+    is_away.clear()
+
+
+@pytest.mark.parametrize(("ask", "provider"), [("chat", "openai"), ("messages", "anthropic")])
+def test_without_the_database_who_must_reserve_is_told_to_come_back(
+    world, database_away, ask, provider
+):
+    tokens_priced(world)
+    pay_in(world)
+    world.channel("a", answer(200, chat(usage=USAGE)), provider=provider)
+    client = world.ready()
+    database_away.set()
+
+    response = getattr(client, ask)()
+    asked = len(world.upstream.seen)
+    database_away.clear()
+
+    assert response.status_code == 503
+    assert int(response.headers["retry-after"]) >= 1
+    assert "x-should-retry" not in response.headers
+    assert "the accounts can't be reached now" in response.text
+    assert "billing_unavailable" in response.text
+    assert asked == 0
+    assert wallet(world) == (5 * NANO, 0, 0)
+    assert getattr(client, ask)().status_code == 200
+    assert_books_are_right()
+
+
+def test_without_the_database_trusted_requests_go_on_and_are_charged_afterwards(
+    world, database_away
+):
+    tokens_priced(world)
+    pay_in(world, "20")
+    world.options(TrustQuota="10")
+    world.channel("a", answer(200, chat(usage=USAGE)))
+    client = world.ready()
+    client.chat()  # the balance is known from now on
+    world.relay.flush()
+    database_away.set()
+
+    statuses = [client.chat().status_code for _ in range(20)]
+    database_away.clear()
+
+    assert statuses == [200] * 20
+    assert wallet(world) == (20 * NANO - 21 * COST, 0, 21 * COST)
+    assert_books_are_right()
+
+
+def test_without_a_broker_refunds_are_done_by_the_next_beat(world, monkeypatch):
+    def no_broker(**_: Any) -> None:
+        raise ConnectionError("connection refused")
+
+    tokens_priced(world)
+    pay_in(world)
+    world.channel("a", error(500))
+    monkeypatch.setattr(tasks.refund_due_sessions, "apply_async", no_broker)
+    client = world.ready()
+
+    status = client.chat().status_code
+
+    assert status == 500
+    available, reserved, _ = wallet(world)
+    assert available + reserved == 5 * NANO
+    assert reserved > 0
+    tasks.reap_sessions()
+    assert wallet(world) == (5 * NANO, 0, 0)
     assert_books_are_right()
 
 

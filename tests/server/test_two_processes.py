@@ -37,7 +37,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 def apply(serve: Serve, **config: object) -> None:
     path = serve.data_dir.parent / "config.json"
-    path.write_text(json.dumps({"version": 1, "options": {"AllowUnpricedModels": True}, **config}))
+    path.write_text(json.dumps({"version": 1, "options": {"AllowUnpricedModels": True}} | config))
     done = manage("apply_config", str(path), env=environment(serve.data_dir))
     assert done.returncode == 0, done.stdout + done.stderr
     assert CHANNEL_KEY not in done.stdout + done.stderr
@@ -135,6 +135,41 @@ def test_limits_of_a_token_hold_over_both(serve: Serve, upstream: Upstream) -> N
 
     assert rush(address, 200) == {200: 7, 429: 193}
     thread.join()
+
+
+def test_a_balance_is_spent_once_over_both(serve: Serve, upstream: Upstream) -> None:
+    """Of 500 requests at once exactly as many are served as there is money for."""
+    address = serve.wait_ready()
+    upstream.script("a", answer(200, chat()))
+    configure(serve, upstream)
+    wait_for(lambda: statuses(address) == {200}, IN_USE_S)
+    env = environment(serve.data_dir)
+    assert manage("wallet_topup", "alice", "1", env=env).returncode == 0
+    upstream.seen.clear()
+    apply(
+        serve,
+        options={"AllowUnpricedModels": False, "TrustQuota": "0"},
+        prices=[{"model": "m", "per_call": "0.01"}],
+    )
+    time.sleep(IN_USE_S)
+
+    assert rush(address, 500) == {200: 100, 403: 400}
+    assert len(upstream.seen) == 100
+    wait_for(lambda: "$1.00" in spent(serve), 10)
+    audit = manage("audit_ledger", env=env)
+    assert audit.returncode == 0, audit.stdout
+
+
+def spent(serve: Serve) -> str:
+    return manage("shell", "-v0", "-c", SPENT, env=environment(serve.data_dir)).stdout
+
+
+SPENT = """
+from billing_app.core.money import show_usd
+from billing_app.models import Wallet
+wallet = Wallet.objects.get(user__username="alice")
+print(show_usd(wallet.spent_nusd), show_usd(wallet.available_nusd))
+"""
 
 
 def test_requests_go_on_without_the_state_store(serve: Serve, upstream: Upstream) -> None:
