@@ -91,6 +91,7 @@ def tokens_set_enabled(*, token_ids: Collection[int], is_enabled: bool) -> int:
 
 CODE_PREFIX = "rc-"
 MAX_CODES = 10_000
+MAX_BATCH_NAME = 100
 
 
 class CodeRefusedError(Exception):
@@ -138,9 +139,13 @@ def wallet_credit(
 def codes_create(
     *, batch: str, count: int, amount_nusd: int, expires_at: datetime | None = None
 ) -> list[str]:
-    """Return new redemption codes, which can't be read again later."""
+    """Return new redemption codes, which can't be read again later; raise ValueError."""
     if not 1 <= count <= MAX_CODES or amount_nusd <= 0:
         raise ValueError(f"make 1 to {MAX_CODES} codes of more than 0 USD")
+    if not 1 <= len(batch.strip()) <= MAX_BATCH_NAME:
+        raise ValueError(f"name the batch, in at most {MAX_BATCH_NAME} characters")
+    if expires_at is not None and expires_at <= timezone.now():
+        raise ValueError("these codes would have expired already")
     codes = [CODE_PREFIX + secrets.token_urlsafe(18) for _ in range(count)]
     RedemptionCode.objects.bulk_create(
         RedemptionCode(

@@ -18,7 +18,8 @@ def usd_to_nusd(amount: Decimal | str | int) -> int:
         value = Decimal(amount)
     except InvalidOperation:
         raise ValueError(f"{amount!r} is no amount of USD, e.g. 12.50") from None
-    if not value.is_finite() or abs(value) * NANO > MAX_NUSD:
+    # By its exponent first: arithmetic with 1e999999 overflows.
+    if not value.is_finite() or value.adjusted() > 10 or abs(value) * NANO > MAX_NUSD:
         raise ValueError(f"{amount} USD is not between -9.2 and 9.2 billion")
     with localcontext() as context:
         context.prec = 40

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from io import StringIO
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission
+from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
 
@@ -193,6 +195,53 @@ def test_a_new_list_brings_rows_up_to_date_that_nobody_edited() -> None:
     prices_load()
 
     assert Price.objects.get(model="gpt-4o*").output == 10
+
+
+def test_the_command_tells_what_it_loads() -> None:
+    def load(**options: bool) -> list[str]:
+        out = StringIO()
+        call_command("load_prices", stdout=out, **options)
+        return out.getvalue().splitlines()
+
+    count = len(bundled_prices())
+    assert load(dry_run=True)[-1] == f"would be: {count} added, 0 changed, of {count} listed"
+    assert not Price.objects.exists()
+    assert load()[-1] == f"{count} added, 0 changed, of {count} listed"
+    Price.objects.filter(model="gpt-4o*").update(input=3)
+    assert load() == [
+        "= gpt-4o*: edited here, kept",
+        f"0 added, 0 changed, 1 kept as edited, of {count} listed",
+    ]
+    assert load(overwrite=True)[-1] == f"0 added, 1 changed, of {count} listed"
+    assert Price.objects.get(model="gpt-4o*").input == Decimal("2.5")
+
+
+def test_codes_by_command(alice: User) -> None:
+    out, err = StringIO(), StringIO()
+
+    call_command("create_codes", "spring", "3", "0.50", "--days", "7", stdout=out, stderr=err)
+
+    codes = out.getvalue().split()
+    assert len(set(codes)) == 3
+    code_redeem(code=codes[0], user_id=alice.pk)
+    row = RedemptionCode.objects.get(redeemed_by=alice)
+    assert (row.batch, row.amount_nusd) == ("spring", NANO // 2)
+    assert row.expires_at is not None
+    assert codes[0] not in str(RedemptionCode.objects.values())
+    for words in (
+        ["b", "0", "1"],
+        ["b", "1", "-1"],
+        ["b", "1", "x"],
+        ["", "1", "1"],
+        ["b" * 101, "1", "1"],
+    ):
+        with pytest.raises(CommandError):
+            call_command("create_codes", *words)
+    with pytest.raises(CommandError):
+        call_command("create_codes", "b", "1", "1", "--days", "-1")
+    with pytest.raises(CommandError):
+        call_command("create_codes", "b", "1", "1", "--days", "99999999999")
+    assert RedemptionCode.objects.count() == 3
 
 
 def test_every_bundled_price_passes_the_forms_checks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
-from billing_app.models import Token, User
+from billing_app.models import Price, Token, User
 from billing_app.services import token_create
 from channels_app.models import Channel, ChannelKey, Group, Option
 from channels_app.services import options_set
@@ -100,6 +101,16 @@ tokens: [{name: one, user: alice}]
     assert set(User.objects.values_list("username", flat=True)) == {"alice", "op"}
     assert list(Token.objects.values_list("name", flat=True)) == ["one"]
     assert set(Option.objects.values_list("name", flat=True)) == {"AutoGroups", "IdleTimeout"}
+
+
+def test_prices_that_are_not_named_go_and_parts_that_are_not_named_stay(apply: Any) -> None:
+    apply('prices: [{model: a, input: 1, output: "2.5"}, {model: "b*", per_call: "0.1"}]')
+
+    lines, _ = apply("prices: [{model: a, input: 3, cached_input: null}]")
+
+    assert lines == ["- price b*", "~ price a: input 1 -> 3", "applied"]
+    [price] = Price.objects.all()
+    assert (price.model, price.input, price.output) == ("a", 3, Decimal("2.5"))
 
 
 def test_sections_that_are_not_named_are_left_alone(apply: Any) -> None:

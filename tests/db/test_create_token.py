@@ -69,6 +69,23 @@ def test_limits_and_a_channel_of_its_own() -> None:
     assert (token.rpm, token.tpm, token.concurrency) == (60, 100_000, 4)
 
 
+def test_limits_of_what_it_may_spend() -> None:
+    create(limit="12.50", daily_limit="0.5", monthly_limit="10")
+
+    token = Token.objects.get()
+    assert (token.is_unlimited, token.limit_nusd) == (False, 12_500_000_000)
+    assert (token.daily_limit_nusd, token.monthly_limit_nusd) == (500_000_000, 10_000_000_000)
+
+
+@pytest.mark.parametrize("name", ["limit", "daily_limit", "monthly_limit"])
+@pytest.mark.parametrize("value", ["-1", "x", "nan", "inf", "0.0000000001", "1e99"])
+def test_an_odd_limit_is_refused(name: str, value: str) -> None:
+    with pytest.raises(CommandError, match=f"--{name.replace('_', '-')}: "):
+        create(**{name: value})
+
+    assert not Token.objects.exists()
+
+
 def test_without_limits_there_are_none() -> None:
     create()
 

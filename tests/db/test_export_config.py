@@ -88,6 +88,14 @@ tokens:
     rpm: 1
     tpm: 2
     concurrency: 3
+    limit_usd: "12.5"
+    daily_limit_usd: "0.000000001"
+    monthly_limit_usd: 30
+prices:
+  - {model: gpt-4o, input: "2.5", cached_input: "1.25", output: 10, audio_output: "0.000001"}
+  - {model: "dall-*", per_image: "0.04"}
+  - {model: free, input: 0, output: 0}
+  - {model: call, per_call: "0.05"}
 """
 
 

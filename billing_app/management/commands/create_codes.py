@@ -26,11 +26,13 @@ class Command(BaseCommand):
 
     def handle(self, *, batch: str, count: int, usd: str, days: int | None, **_: Any) -> None:
         """Make them and print them."""
-        expires_at = None if days is None else timezone.now() + timedelta(days=days)
         try:
+            expires_at = None if days is None else timezone.now() + timedelta(days=days)
             codes = codes_create(
                 batch=batch, count=count, amount_nusd=usd_to_nusd(usd), expires_at=expires_at
             )
+        except OverflowError:
+            raise CommandError(f"--days: {days} is too far away") from None
         except ValueError as error:
             raise CommandError(str(error)) from None
         self.stderr.write("These codes are shown only now:")
