@@ -91,8 +91,8 @@ class Rounds:
         command = [sys.executable, str(ROOT / "manage.py"), *words]
         return subprocess.run(command, env=self.env, check=False, capture_output=True, text=True)
 
-    def start(self, name: str) -> None:
-        """Start a process of the installation, if it does not run."""
+    def start(self, name: str, *more: str) -> None:
+        """Start a process of the installation."""
         celery = [sys.executable, "-m", "celery", "-A", "relayproject"]
         commands = {
             "relay": [sys.executable, str(ROOT / "manage.py"), "serve", "--port", str(self.port)],
@@ -100,7 +100,7 @@ class Rounds:
             "beat": [*celery, "beat"],
         }
         self.processes[name] = subprocess.Popen(
-            commands[name], env=self.env, cwd=ROOT,
+            [*commands[name], *more], env=self.env, cwd=ROOT,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         if name == "relay":
