@@ -35,7 +35,8 @@ def read_usage(usage: dict[str, Any]) -> Usage:
     """Return a usage object in the one form; what is no count is 0.
 
     Parts are told inside the prompt and the output, or beside them: then only the total has
-    them. Mistral tells audio so, xAI reasoning; Gemini does not even name its thinking.
+    them. Mistral tells audio so, xAI reasoning; Gemini does not even name its thinking. A total
+    beside no output at all is no sign of thinking: such answers are empty ones.
     """
     input_tokens, output_tokens = _first(usage, INPUT_NAMES), _first(usage, OUTPUT_NAMES)
     total_tokens = count(usage.get("total_tokens"))
@@ -52,7 +53,9 @@ def read_usage(usage: dict[str, Any]) -> Usage:
         if in_prompt <= input_tokens:
             in_prompt = 0  # it is inside
         more_input_tokens = min(in_prompt, beside)
-        more_output_tokens = beside - more_input_tokens
+        more_output_tokens = 0
+        if output_tokens or reasoning_tokens:
+            more_output_tokens = beside - more_input_tokens
         input_tokens += more_input_tokens
         output_tokens += more_output_tokens
         reasoning_tokens = max(reasoning_tokens, more_output_tokens)
