@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from django.db import connection, transaction
-from django.db.models import Count, F, Q, Sum
+from django.db.models import Case, Count, F, Q, Sum, When, Window
+from django.db.models.functions import Coalesce
 
 from billing_app.core.operations import CREDITS
 from billing_app.ledger_models import OPEN_STATES
@@ -22,7 +23,7 @@ def audit() -> list[str]:
         if connection.vendor == "postgresql" and is_outermost:
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        return [*_wallets(), *_tokens(), *_sessions()]
+        return [*_wallets(), *_balances(), *_tokens(), *_sessions(), *_strays()]
 
 
 def _wallets() -> Iterator[str]:
@@ -48,10 +49,25 @@ def _wallets() -> Iterator[str]:
                 yield f"wallet {pk}: {what} is {has} nUSD, by its entries and sessions {should}"
 
 
+def _balances() -> Iterator[str]:
+    """Yield entries whose balance is not the sum up to them: a wallet's ids follow its changes."""
+    so_far = Window(Sum("amount_nusd"), partition_by=F("wallet_id"), order_by=F("id").asc())
+    wrong = LedgerEntry.objects.order_by().annotate(so_far=so_far).exclude(balance_nusd=F("so_far"))
+    for pk, wallet_id, has, should in wrong.values_list(
+        "pk", "wallet_id", "balance_nusd", "so_far"
+    ):
+        yield (
+            f"entry {pk} of wallet {wallet_id}: its balance is {has} nUSD, by the entries up to it"
+            f" {should}"
+        )
+
+
 def _tokens() -> Iterator[str]:
     held = _sums(BillingSession.objects.filter(state__in=OPEN_STATES), "token_id", "reserved_nusd")
     spent = _sums(BillingSession.objects.all(), "token_id", F("settled_nusd") + F("fee_nusd"))
-    for account in TokenAccount.objects.order_by("pk").iterator():
+    accounts = TokenAccount.objects.in_bulk()
+    for pk in sorted({*accounts, *held, *spent} - {None}):
+        account = accounts.get(pk) or TokenAccount(pk=pk)
         for what, has, should in (
             ("reserved", account.reserved_nusd, held.get(account.pk, 0)),
             ("spent", account.spent_nusd, spent.get(account.pk, 0)),
@@ -61,13 +77,26 @@ def _tokens() -> Iterator[str]:
 
 
 def _sessions() -> Iterator[str]:
-    """Yield sessions that were settled or refunded more than once."""
+    """Yield sessions that ended more than once, or took something else than they say."""
     twice = BillingSession.objects.annotate(
         settled=Count("entries", filter=Q(entries__kind="settle")),
         refunded=Count("entries", filter=Q(entries__kind="refund")),
     ).filter(Q(settled__gt=1) | Q(refunded__gt=1))
     for session in twice:
         yield f"session {session.pk}: settled or refunded more than once"
+    held = Case(When(state__in=OPEN_STATES, then=F("reserved_nusd")), default=0)
+    should = -(F("settled_nusd") + F("fee_nusd") + held)
+    took = Coalesce(Sum("entries__amount_nusd"), 0)
+    sums = BillingSession.objects.order_by().annotate(took=took, should=should)
+    wrong = sums.exclude(took=F("should"))
+    for pk, has, wanted in wrong.values_list("pk", "took", "should"):
+        yield f"session {pk}: its entries come to {has} nUSD, by its own row {wanted}"
+
+
+def _strays() -> Iterator[str]:
+    """Yield entries of requests that belong to no session."""
+    for entry in LedgerEntry.objects.filter(session=None).exclude(kind__in=CREDITS).iterator():
+        yield f"entry {entry.pk} of wallet {entry.wallet_id}: {entry.kind} without a session"
 
 
 def _sums(rows: object, by: str, what: object) -> dict[int, int]:

@@ -106,6 +106,8 @@ def run_batch(
         if len(operations) == 1:
             log.error("ledger operation refused", operation=operations[0], error=str(error))
             return [Failed(error=error)]
+    if lease_id is not None:
+        renew_lease_now(lease_id)
     return [outcome for op in operations for outcome in run_batch([op], now=now)]
 
 
@@ -114,7 +116,7 @@ def _run_again(
 ) -> list[Outcome]:
     for tries in range(1, MAX_TRIES + 1):
         try:
-            return _run(operations, now=now or timezone.now(), lease_id=lease_id)
+            return _run(operations, now=now, lease_id=lease_id)
         except OperationalError as error:
             if tries == MAX_TRIES or not _is_passing(error):
                 raise
@@ -130,14 +132,14 @@ def _is_passing(error: OperationalError) -> bool:
 
 @transaction.atomic
 def _run(
-    operations: Sequence[Operation], *, now: datetime, lease_id: uuid.UUID | None
+    operations: Sequence[Operation], *, now: datetime | None, lease_id: uuid.UUID | None
 ) -> list[Outcome]:
     if connection.vendor == "postgresql" and all(isinstance(op, Reserve) for op in operations):
         # A reservation lost with the database only means that settlement charges it all.
         with connection.cursor() as cursor:
             cursor.execute("SET LOCAL synchronous_commit = off")
     if lease_id is not None:
-        renew_lease(lease_id, now=now)
+        renew_lease(lease_id, now=now or timezone.now())
     books = _load(operations, now=now)
     before = _values(books)
     outcomes = [books.apply(op) for op in operations]
@@ -163,8 +165,9 @@ def renew_lease(lease_id: uuid.UUID, *, now: datetime) -> None:
 # -- reading ---------------------------------------------------------------------------------
 
 
-def _load(operations: Iterable[Operation], *, now: datetime) -> Books:
-    """Return the books that the operations need, their wallets locked."""
+def _load(operations: Iterable[Operation], *, now: datetime | None) -> Books:
+    """Return the books that the operations need, their wallets locked, and the accounts too: a
+    token may have come from another owner, whose sessions still count on it."""
     session_ids = {op.session_id for op in operations if hasattr(op, "session_id")}
     wallet_ids = {op.wallet_id for op in operations if hasattr(op, "wallet_id")}
     token_ids = {op.token_id for op in operations if hasattr(op, "token_id")}
@@ -175,12 +178,13 @@ def _load(operations: Iterable[Operation], *, now: datetime) -> Books:
             token_ids.add(token_id)
     token_ids.discard(None)
     wallets = Wallet.objects.filter(pk__in=wallet_ids).order_by("pk").select_for_update()
-    books = Books(now=now)
-    for pk, *values in wallets.values_list("pk", *WALLET_FIELDS):
+    locked = list(wallets.values_list("pk", *WALLET_FIELDS))
+    # The time after the wait for the locks: days must not begin, then end again.
+    books = Books(now=now or timezone.now())
+    for pk, *values in locked:
         books.wallets[pk] = WalletRow(id=pk, **dict(zip(WALLET_FIELDS, values, strict=True)))
-    for pk, *values in TokenAccount.objects.filter(pk__in=token_ids).values_list(
-        "pk", *ACCOUNT_FIELDS
-    ):
+    accounts = TokenAccount.objects.filter(pk__in=token_ids).order_by("pk").select_for_update()
+    for pk, *values in accounts.values_list("pk", *ACCOUNT_FIELDS):
         row = dict(zip(ACCOUNT_FIELDS, values, strict=True))
         books.accounts[pk] = AccountRow(token_id=pk, **row)
     # Read after the lock: what another batch has just ended must be seen as ended.

@@ -27,6 +27,18 @@ def _refuse(*_: Any, **__: Any) -> NoReturn:
     raise AppendOnlyError("ledger entries are never changed or deleted; add an adjustment")
 
 
+def _refuse_balance(*_: Any, **__: Any) -> NoReturn:
+    raise AppendOnlyError("balances change by ledger entries alone; pay in or adjust")
+
+
+class WalletQuerySet(models.QuerySet["Wallet"]):
+    """Wallets can be made and read; `ledger.py` alone writes what they hold."""
+
+    update = _refuse_balance
+    bulk_update = _refuse_balance
+    update_or_create = _refuse_balance
+
+
 class Wallet(models.Model):
     """What an account has. For each: credited = available + reserved + spent."""
 
@@ -38,7 +50,10 @@ class Wallet(models.Model):
     spent_nusd = models.BigIntegerField("spent", default=0)
     credited_nusd = models.BigIntegerField("paid in", default=0)
 
+    objects = WalletQuerySet.as_manager()
+
     class Meta:
+        base_manager_name = "objects"
         constraints = [
             models.CheckConstraint(
                 condition=models.Q(reserved_nusd__gte=0), name="wallet_reserved_not_negative"
@@ -47,6 +62,12 @@ class Wallet(models.Model):
 
     def __str__(self) -> str:
         return str(self.user)
+
+    def save_base(self, *args: Any, **kwargs: Any) -> None:
+        """Make the wallet; one that is there already is refused."""
+        if not self._state.adding:
+            _refuse_balance()
+        super().save_base(*args, **{**kwargs, "force_insert": True})
 
 
 class TokenAccount(models.Model):
@@ -107,6 +128,12 @@ class LedgerEntryQuerySet(models.QuerySet["LedgerEntry"]):
     _raw_delete = _refuse
     update_or_create = _refuse
 
+    def bulk_create(self, *args: Any, **kwargs: Any) -> list[LedgerEntry]:
+        """Add entries; those that are there already are refused, not replaced."""
+        if kwargs.get("update_conflicts") or kwargs.get("ignore_conflicts"):
+            _refuse()
+        return super().bulk_create(*args, **kwargs)
+
 
 class LedgerEntry(models.Model):
     """One change of what is available in a wallet. Never changed, never deleted."""
@@ -132,15 +159,16 @@ class LedgerEntry(models.Model):
     class Meta:
         ordering = ["-id"]
         verbose_name_plural = "ledger entries"
+        base_manager_name = "objects"
 
     def __str__(self) -> str:
         return f"{self.kind} {self.amount_nusd}"
 
-    def save(self, *args: Any, **kwargs: Any) -> None:
+    def save_base(self, *args: Any, **kwargs: Any) -> None:
         """Add the entry; one that is there already is refused."""
         if not self._state.adding:
             _refuse()
-        super().save(*args, **kwargs)
+        super().save_base(*args, **{**kwargs, "force_insert": True})
 
     delete = _refuse
 

@@ -30,6 +30,7 @@ from billing_app.core.operations import (
     Operation,
     Outcome,
     Raise,
+    Refund,
     Refused,
     Reserve,
     Settle,
@@ -63,11 +64,17 @@ class LedgerRefusedError(Exception):
 class _Waiting:
     operation: Operation
     outcome: asyncio.Future[Outcome | Failed] | None = None
+    # It was in a batch whose end is not known.
+    may_be_done: bool = False
 
     @property
-    def is_unwanted(self) -> bool:
-        """Return whether the request that asked has gone."""
-        return self.outcome is not None and self.outcome.done()
+    def if_wanted(self) -> _Waiting | None:
+        """Return itself; if the request that asked has gone, what undoes it, if anything must."""
+        if self.outcome is None or not self.outcome.done():
+            return self
+        if self.may_be_done and isinstance(self.operation, Reserve):
+            return _Waiting(operation=MarkRefundDue(session_id=self.operation.session_id))
+        return None
 
 
 class Ledger:
@@ -123,9 +130,16 @@ class Ledger:
     # -- what requests ask for ---------------------------------------------------------------
 
     async def reserve(
-        self, session_id: uuid.UUID, token: TokenView, amount_nusd: int, *, request_id: str
+        self,
+        session_id: uuid.UUID,
+        token: TokenView,
+        amount_nusd: int,
+        *,
+        request_id: str,
+        waited_s: float = 0.0,
     ) -> Done | Refused:
-        """Hold the amount, or return who has too little; raise LedgerAwayError."""
+        """Hold the amount, or return who has too little; raise LedgerAwayError after 5 s, with
+        what the request has waited for the database before."""
         return await self._ask(
             Reserve(
                 session_id=session_id,
@@ -135,7 +149,8 @@ class Ledger:
                 amount_nusd=amount_nusd,
                 lease_id=self.lease_id,
                 limits=limits_of(token),
-            )
+            ),
+            within_s=RESERVE_S - waited_s,
         )
 
     async def raise_to(
@@ -143,7 +158,7 @@ class Ledger:
     ) -> Done | Refused:
         """Hold so much in all for an open session; raise LedgerAwayError."""
         operation = Raise(session_id=session_id, amount_nusd=amount_nusd, limits=limits_of(token))
-        return await self._ask(operation)
+        return await self._ask(operation, within_s=RESERVE_S)
 
     def settle(
         self, session_id: uuid.UUID, token: TokenView, amount_nusd: int, *, request_id: str
@@ -162,6 +177,11 @@ class Ledger:
     def mark_refund_due(self, session_id: uuid.UUID) -> None:
         """Have what the session holds given back by a task."""
         self._put(MarkRefundDue(session_id=session_id))
+
+    def refund(self, session_id: uuid.UUID) -> None:
+        """Give back what the session holds, without a task."""
+        self._put(MarkRefundDue(session_id=session_id))
+        self._put(Refund(session_id=session_id))
 
     def fee(
         self,
@@ -206,14 +226,14 @@ class Ledger:
         self._waiting.append(_Waiting(operation=operation))
         self._wake.set()
 
-    async def _ask(self, operation: Reserve | Raise) -> Done | Refused:
+    async def _ask(self, operation: Reserve | Raise, *, within_s: float) -> Done | Refused:
         if len(self._waiting) >= MAX_WAITING:
             raise LedgerAwayError("the queue of the ledger is full")
         future: asyncio.Future[Outcome | Failed] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(operation=operation, outcome=future))
         self._wake.set()
         try:
-            async with asyncio.timeout(RESERVE_S):
+            async with asyncio.timeout(within_s):
                 outcome = await future
         except TimeoutError:
             if not future.done() or future.cancelled():
@@ -252,7 +272,7 @@ class Ledger:
         """Run one batch of what waits; return False if the database is away."""
         count = min(BATCH, len(self._waiting))
         batch = [self._waiting.popleft() for _ in range(count)]
-        batch = [waiting for waiting in batch if not waiting.is_unwanted]
+        batch = [wanted for waiting in batch if (wanted := waiting.if_wanted)]
         if not batch:
             return True
         operations = [waiting.operation for waiting in batch]
@@ -264,6 +284,8 @@ class Ledger:
             outcomes = await self._threads["write"].run(work)
         except (OperationalError, InterfaceError) as error:
             log.warning("ledger delayed", error=str(error), waiting=len(self._waiting) + len(batch))
+            for waiting in batch:
+                waiting.may_be_done = True
             self._waiting.extendleft(reversed(batch))
             return False
         except Exception:  # outermost edge: a fault here must not end the writer
@@ -284,6 +306,8 @@ class Ledger:
             log.warning("ledger operation came late", operation=operation, state=outcome.state)
         if isinstance(operation, Settle | Fee):
             self._trust.end(operation.session_id)
+        if isinstance(outcome, Failed) and isinstance(operation, Settle):
+            self.mark_refund_due(operation.session_id)  # nothing may stay reserved for ever
         if isinstance(outcome, Done) and isinstance(operation, Reserve | Settle | Fee):
             self._trust.learn(operation.wallet_id, operation.token_id, outcome.balance_nusd)
         if waiting.outcome is None:

@@ -171,7 +171,12 @@ def code_redeem(*, code: str, user_id: int) -> Paid:
     if found is None or not usable.filter(pk=found.pk, redeemed_at=None).update(
         redeemed_at=now, redeemed_by_id=user_id
     ):
-        raise CodeRefusedError("this code does not exist, was redeemed already, or has expired")
+        is_own = found is not None and found.redeemed_by_id == user_id
+        raise CodeRefusedError(
+            "this account has redeemed this code already"
+            if is_own
+            else "this code does not exist, was redeemed already, or has expired"
+        )
     return wallet_credit(
         user_id=user_id,
         amount_nusd=found.amount_nusd,

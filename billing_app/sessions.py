@@ -8,6 +8,7 @@ allowed, price or ratio 0) reaches neither the queue nor the database.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ from billing_app.core.usage import Usage
 from billing_app.ledger_writer import Ledger
 
 log = structlog.get_logger(__name__)
+
+# The most that one request costs, whatever its upstream says that it used: 1 million USD.
+MAX_COST_NUSD = 10**15
 
 
 class PriceMissingError(Exception):
@@ -84,29 +88,31 @@ class Bill:
     _is_ended: bool = False
 
     def tariff(self, *, model: str, group: str, upstream_model: str = "") -> Tariff:
-        """Return what `model` costs in `group`; a priced `upstream_model` counts instead of it.
+        """Return what `model` costs in `group`, by the price of `upstream_model` if that is given.
 
         Raises PriceMissingError.
         """
-        price = self.prices.find(upstream_model) if upstream_model else None
-        price = price or self.prices.find(model)
+        price = self.prices.find(upstream_model or model)
         if price is None and not self.terms.allows_unpriced:
             raise PriceMissingError(model)
         return Tariff(model=model, price=price, ratio=self.ratio_of(group))
 
     def estimate_nusd(self, tariff: Tariff) -> int:
-        """Return what the request may cost, as far as it can be told before it is answered."""
-        if tariff.price is None or tariff.ratio == 0:
+        """Return what the request may cost, as far as it can be told before it is answered: at
+        least 1, so that wallet and limits are looked at, unless it costs nothing in any case."""
+        if tariff.price is None or tariff.ratio == 0 or tariff.price.is_free:
             return 0
         if self._size is None:
             self._size = self.size()
-        return estimate_nusd(
+        size = self._size
+        amount_nusd = estimate_nusd(
             tariff.price,
-            prompt_tokens=max(self._size.prompt_tokens, self.terms.least_prompt_tokens),
-            output_tokens=min(self._size.output_tokens, self.terms.most_output_tokens),
+            prompt_tokens=max(size.prompt_tokens, self.terms.least_prompt_tokens),
+            output_tokens=min(size.output_tokens * size.calls, self.terms.most_output_tokens),
             ratio=tariff.ratio,
-            calls=self._size.calls,
+            calls=size.calls,
         )
+        return min(max(amount_nusd, 1), MAX_COST_NUSD)
 
     async def reserve(self, tariff: Tariff) -> Refused | None:
         """Make sure that the request can be paid for as `tariff` says; return who refuses.
@@ -119,6 +125,7 @@ class Bill:
             return None
         if self.refused is not None and amount_nusd >= self.refused.needed_nusd:
             return self.refused
+        began_s = time.monotonic()
         if not self._is_open and await self.ledger.trusts(
             self.session_id, self.token, amount_nusd, quota_nusd=self.terms.trust_quota_nusd
         ):
@@ -128,7 +135,11 @@ class Bill:
             outcome = await self.ledger.raise_to(self.session_id, self.token, amount_nusd)
         else:
             outcome = await self.ledger.reserve(
-                self.session_id, self.token, amount_nusd, request_id=self.request_id
+                self.session_id,
+                self.token,
+                amount_nusd,
+                request_id=self.request_id,
+                waited_s=time.monotonic() - began_s,
             )
         if isinstance(outcome, Refused):
             self.refused = outcome
@@ -147,7 +158,8 @@ class Bill:
         else:
             if tariff.price.per_call is not None and self._size is not None:
                 calls = self._size.calls
-            self.cost_nusd = amount_nusd(tariff.price, usage, ratio=tariff.ratio, calls=calls)
+            cost_nusd = amount_nusd(tariff.price, usage, ratio=tariff.ratio, calls=calls)
+            self.cost_nusd = min(cost_nusd, MAX_COST_NUSD)
         self.billed_model = tariff.price.model if tariff.price else tariff.model
         if not (self._is_open or self.cost_nusd):
             self.state = self.state or "free"
@@ -163,7 +175,10 @@ class Bill:
         if self._is_open and self.state == "trusted":
             self.ledger.forget(self.session_id)
         elif self._is_open:
-            self.ledger.mark_refund_due(self.session_id)
+            if fee_nusd:
+                self.ledger.refund(self.session_id)  # now: the fee comes after it
+            else:
+                self.ledger.mark_refund_due(self.session_id)
             self.state = "refunded"
         if fee_nusd:
             self.ledger.fee(

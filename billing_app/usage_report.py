@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 
 from django.db.models import Sum
 from django.utils import timezone
@@ -60,9 +60,9 @@ def token_usage(token_id: int) -> TokenUsage:
 def spent_between(token_id: int, *, first: date, last: date) -> int:
     """Return what requests of the token cost that ended on these days (UTC), both included."""
     begin = datetime.combine(first, time.min, tzinfo=UTC)
-    end = datetime.combine(last + timedelta(days=1), time.min, tzinfo=UTC)
+    end = datetime.combine(last, time.max, tzinfo=UTC)
     sessions = BillingSession.objects.filter(
-        token_id=token_id, ended_at__gte=begin, ended_at__lt=end
+        token_id=token_id, ended_at__gte=begin, ended_at__lte=end
     )
     totals = sessions.aggregate(settled=Sum("settled_nusd"), fees=Sum("fee_nusd"))
     return (totals["settled"] or 0) + (totals["fees"] or 0)

@@ -14,7 +14,7 @@ from rest_framework.request import Request
 
 from billing_app.core.money import show_usd
 from billing_app.core.types import TokenView
-from billing_app.services import CodeRefusedError, code_redeem
+from billing_app.services import CodeRefusedError, CreditRefusedError, code_redeem
 from billing_app.trust import LedgerAwayError
 from billing_app.usage_report import TokenUsage, spent_between, token_usage
 from relay_app.core.types import Endpoint
@@ -23,6 +23,8 @@ from relay_app.views import DialectView
 
 READ_S = 5.0
 MAX_CODE_BYTES = 4096
+# The code may be redeemed all the same, a little later.
+UNSURE = "the accounts answer too slowly now; look at GET /v1/usage before you try the code again"
 AWAY = "the accounts can't be reached now; try again in 5 s"
 
 
@@ -112,9 +114,12 @@ class RedeemView(AccountView):
         code = self._code()
         try:
             paid = await self.read(partial(code_redeem, code=code, user_id=token.user_id))
-        except CodeRefusedError as error:
+        except (CodeRefusedError, CreditRefusedError) as error:
             raise InvalidRequest(str(error), param="code") from None
-        self.runtime.ledger.forget_balance(token.user_id)
+        except BillingUnavailable:
+            raise BillingUnavailable(UNSURE) from None
+        finally:
+            self.runtime.ledger.forget_balance(token.user_id)
         document = {
             "object": "redemption",
             "amount_nusd": paid.amount_nusd,

@@ -48,6 +48,11 @@ class Answer:
     response_id: str = ""
     upstream_request_id: str = ""
 
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it is no stream of events."""
+        return self.stream is None and not self.content_type.startswith(EVENT_STREAM)
+
 
 async def send(
     call: Call,

@@ -52,6 +52,8 @@ class RequestBill:
     violation_markers: Sequence[str] = ()
     refusal: RelayError | None = None
     _tariff: Tariff | None = None
+    # Of the last attempt that answered with nothing.
+    _empty: tuple[Tariff, str] | None = None
 
     async def covers(self, step: Step) -> bool:
         """Return whether what `step` may cost is reserved; raise BillingUnavailable."""
@@ -84,9 +86,17 @@ class RequestBill:
         else:
             answer.stream.on_end.append(self._stream_ended)
 
-    def passed_on(self, failure: Failure) -> None:
-        """Charge for an empty answer that the client gets after all."""
+    def empty(self, step: Step) -> None:
+        """Remember what the empty answer to `step` costs, if the client gets it after all."""
+        assert self._tariff is not None
+        self._empty = self._tariff, step.group
+
+    def passed_on(self, failure: Failure) -> str:
+        """Charge for the last empty answer: the client gets it after all; return its group."""
+        assert self._empty is not None
+        self._tariff, group = self._empty
         self._settle(empty_usage(failure, self.dialect, self.call))
+        return group
 
     def close(self, failure: Failure | None) -> None:
         """Refund, unless the request was charged; `failure` is how its last attempt failed."""

@@ -20,11 +20,19 @@ KEEPALIVE_S = 10.0
 COMMENT = b": waiting for the upstream\n\n"
 
 
+async def give_up(work: asyncio.Task[Answer], *why: str) -> None:
+    """End `work`; the stream of an answer that it already has is closed."""
+    work.cancel(*why)
+    [came] = await asyncio.gather(work, return_exceptions=True)
+    if isinstance(came, Answer) and came.stream is not None:
+        await came.stream.aclose()
+
+
 class LateStream:
     """Comments until `work` has an answer, then what the client gets of it.
 
     `respond` makes the response to an answer, `fail` the event that tells of an error;
-    `abandoned` is called when the client went away before either.
+    `abandoned` is called when the client went away, if only after an error was told.
     """
 
     def __init__(
@@ -68,10 +76,9 @@ class LateStream:
             self._work.cancel(STOPPING)
 
     async def aclose(self) -> None:
-        """Give up what still runs."""
-        if not self._work.done():
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
+        """Give up what still runs, or has come and was not sent."""
+        if self._response is None:
+            await give_up(self._work)
             self._abandoned()
         if isinstance(self._response, StreamResponse):
             await self._response.stream.aclose()

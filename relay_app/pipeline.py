@@ -78,6 +78,9 @@ class Clock:
 clock = Clock()
 
 ABORTED = Failure(failure_class=FailureClass.ABORTED, message="the client went away")
+NO_STREAM = Failure(
+    failure_class=FailureClass.SERVER, message="the upstream answered without a stream"
+)
 STOPPED = Failure(failure_class=FailureClass.ABORTED, message=STOPPING)
 
 
@@ -135,8 +138,12 @@ async def relay(
             raise
         _end_hold(hold, outcome)
         if isinstance(outcome, Answer):
-            return _answered(record, step, began_s, outcome)
+            if not (record.is_late and outcome.is_whole):
+                return _answered(record, step, began_s, outcome)
+            outcome = NO_STREAM
         failure = map_status(outcome, step.channel.status_map)
+        if failure.empty_answer is not None and record.bill is not None:
+            record.bill.empty(step)
         decision = loop.failed(failure, now_s=clock.now_s())
         _note(record, step, began_s, failure=failure, decision=decision.reason)
     record.stop_reason = loop.stop_reason or "all full"
@@ -170,7 +177,7 @@ async def _make_ready(
     """Reserve what the step may cost, wait as it says, and take what it needs of its channel and
     key."""
     if bill is not None and not await bill.covers(step):
-        loop.refused(is_key=False, room_at_s=math.inf)
+        loop.not_covered()
         return NOT_READY
     if step.wait_s:
         await clock.sleep(step.wait_s)
@@ -302,15 +309,19 @@ def _last_resort(loop: AttemptLoop, record: RequestRecord) -> Answer:
     """Return an empty answer if that is the truest thing left to tell, else raise why all
     attempts failed, or why none was paid for."""
     bill = record.bill
-    if bill is not None and bill.refusal is not None and not loop.failures:
+    is_full = loop.room_at_s is not None
+    if bill is not None and bill.refusal is not None and not (loop.failures or is_full):
         record.stop_reason = "not covered"
         raise bill.refusal
     failure = telling_failure(loop.failures)
     if failure is None or failure.empty_answer is None:
         raise _final_error(loop)
+    answer = Answer(status=200, content_type=failure.empty_answer_type, body=failure.empty_answer)
+    if record.is_late and answer.is_whole:
+        raise _final_error(loop)
     if bill is not None:
-        bill.passed_on(failure)
-    return Answer(status=200, content_type=failure.empty_answer_type, body=failure.empty_answer)
+        record.group = bill.passed_on(failure)
+    return answer
 
 
 def _final_error(loop: AttemptLoop) -> RelayError:

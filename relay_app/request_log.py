@@ -59,6 +59,8 @@ class RequestRecord:
     model: str = ""
     response_model: str = ""
     is_stream: bool = False
+    # Its stream has begun, with comments, before there is an answer.
+    is_late: bool = False
     attempts: list[Tried] = field(default_factory=list)
     ttft_s: float | None = None
     usage: Usage | None = None

@@ -36,9 +36,9 @@ def find_routes(
     if not may_use(token, model):
         raise ModelNotAllowed(f"this token may not use model {model!r}", param="model")
     if bound is not None:
-        return (_bound(routing, bound, model=model, dialect=dialect),)
+        return (_bound(routing, token, bound, model=model, dialect=dialect),)
     if token.specific_channel:
-        return (_specific(routing, token.specific_channel, model=model, dialect=dialect),)
+        return (_specific(routing, token, model=model, dialect=dialect),)
     groups = usable_groups(routing, token)
     names = [model, *(m for m in _fallbacks(routing, model) if may_use(token, m))]
     found = [_route(routing, token, groups, model=name, dialect=dialect) for name in names]
@@ -102,25 +102,37 @@ def _route(
     return ModelRoute(model=model, groups=tuple(found)) if found else None
 
 
-def _specific(routing: RoutingTable, name: str, *, model: str, dialect: str) -> ModelRoute:
+def _specific(routing: RoutingTable, token: TokenView, *, model: str, dialect: str) -> ModelRoute:
+    name = token.specific_channel
     channel = routing.channel_named(name)
     if channel is None or not channel.is_enabled:
         raise NoChannelAvailable(f"the channel of this token, {name!r}, is not there or disabled")
     if channel.provider in deaf_to(dialect):
         raise NoChannelAvailable(f"channel {name!r} does not speak the API of this path")
-    group = next(iter(channel.groups), "")
+    group = _paid_group(routing, token, channel)
     return ModelRoute(model=model, groups=(GroupRoute(group=group, route=_alone(channel)),))
 
 
-def _bound(routing: RoutingTable, bound: Binding, *, model: str, dialect: str) -> ModelRoute:
+def _bound(
+    routing: RoutingTable, token: TokenView, bound: Binding, *, model: str, dialect: str
+) -> ModelRoute:
     channel = routing.channels.get(bound.channel_id)
     keys = tuple(key for key in channel.keys if key.id == bound.key_id) if channel else ()
     is_there = channel is not None and channel.is_enabled and (keys or bound.key_id is None)
     if channel is None or not is_there or channel.provider in deaf_to(dialect):
         raise NoChannelAvailable("the channel that made the response is not available")
-    group = next(iter(channel.groups), "")
+    group = _paid_group(routing, token, channel)
     alone = _alone(replace(channel, keys=keys))
     return ModelRoute(model=model, groups=(GroupRoute(group=group, route=alone),))
+
+
+def _paid_group(routing: RoutingTable, token: TokenView, channel: ChannelView) -> str:
+    """Return the group whose ratio counts where a request goes to one channel whatever its
+    group: the token's, or the first that an automatic one may use and the channel is in."""
+    if token.group != AUTO:
+        return token.group
+    groups = usable_groups(routing, token)
+    return next((group for group in groups if group in channel.groups), groups[0])
 
 
 def _alone(channel: ChannelView) -> Route:

@@ -40,12 +40,11 @@ from relay_app.errors import (
     ResponseNotFound,
     UnknownPath,
     UpstreamFailed,
-    UpstreamUnreachable,
     WrongMethod,
 )
 from relay_app.exception_handler import as_relay_error, parts_of, render_error
 from relay_app.http import RelayRequest, StreamResponse
-from relay_app.keepalive import KEEPALIVE_S, LateStream
+from relay_app.keepalive import KEEPALIVE_S, LateStream, give_up
 from relay_app.path_hints import path_hint
 from relay_app.request_log import CLIENT_GONE, CLIENT_LEFT, RequestRecord
 from relay_app.routes import is_usable, usable_models
@@ -204,19 +203,17 @@ class RelayView(DialectView):
         try:
             await asyncio.wait({work}, timeout=KEEPALIVE_S)
         except asyncio.CancelledError as error:
-            work.cancel(*error.args)
-            await asyncio.gather(work, return_exceptions=True)
+            await give_up(work, *error.args)
             raise
         if work.done() or self.framing is not None:
             return self._respond(await work)
+        self.record.is_late = True
         late = LateStream(
             work, respond=self._respond_late, fail=self._tell_late, abandoned=self.abandoned
         )
         return StreamResponse(late, content_type=EVENT_STREAM, headers=STREAM_HEADERS)
 
     def _respond_late(self, answer: Answer) -> HttpResponseBase:
-        if answer.stream is None and not answer.content_type.startswith(EVENT_STREAM):
-            raise UpstreamUnreachable("the upstream answered without a stream")
         response = self._respond(answer)
         if answer.stream is None:
             self._end(status=200, outcome="ok")

@@ -9,7 +9,7 @@ Amounts are nano-dollars. What is available may go below zero, by settlements on
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from billing_app.core.operations import (
@@ -88,8 +88,12 @@ class Books:
         more_nusd = op.amount_nusd - session.reserved_nusd
         if more_nusd > 0:
             refused = self._refusal(wallet, session.token_id, op.limits, more_nusd)
-            if refused is not None:
-                return refused
+            if refused is not None:  # told as of the whole: what it holds is there, too
+                return replace(
+                    refused,
+                    needed_nusd=op.amount_nusd,
+                    available_nusd=refused.available_nusd + session.reserved_nusd,
+                )
             self._hold(session, more_nusd)
         return Done(balance_nusd=wallet.available_nusd)
 

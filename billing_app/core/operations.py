@@ -55,10 +55,12 @@ class AccountRow:
     month_nusd: int = 0
 
     def turn(self, today: date) -> None:
-        """Begin another day or month, if `today` is in one."""
-        if self.day != today:
+        """Begin another day or month, if `today` is in a later one: never an earlier one, by a
+        clock that is slow."""
+        first = today.replace(day=1)
+        if self.day is None or self.day < today:
             self.day, self.day_nusd = today, 0
-        if self.month != (first := today.replace(day=1)):
+        if self.month is None or self.month < first:
             self.month, self.month_nusd = first, 0
 
     def count(self, amount_nusd: int, *, since: datetime) -> None:

@@ -63,6 +63,11 @@ class PriceView:
             per_second=_each(self.per_second),
         )
 
+    @cached_property
+    def is_free(self) -> bool:
+        """Return whether nothing costs anything by it."""
+        return not any(getattr(self.rates, name) for name in Rates.__slots__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
@@ -159,10 +164,11 @@ def estimate_nusd(
     ratio: Decimal = ONE,
     calls: int = 1,
 ) -> int:
-    """Return what a request of this size may cost in nano-dollars, `calls` answers in all."""
+    """Return what a request of this size may cost in nano-dollars; `output_tokens` is what its
+    `calls` answers may have in all."""
     usage = Usage(
         input_tokens=prompt_tokens,
-        output_tokens=output_tokens * (1 if price.per_call is not None else calls),
+        output_tokens=output_tokens,
         images=calls if price.per_image is not None else 0,
     )
     return amount_nusd(price, usage, ratio=ratio, calls=calls)

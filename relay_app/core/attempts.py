@@ -1,9 +1,9 @@
 """The attempt loop without its I/O: which channel next, after what wait, until when.
 
 The pipeline drives it: `next_step` says what to send, `failed` takes what came of it,
-`refused` that the channel had no room. The loop owns every count of a request, so that no mix
-of failures can exceed the budget. No clock and no dice in it: times come in as `now_s`,
-chance as rolls.
+`refused` that the channel had no room, `not_covered` that nobody pays for it. The loop owns
+every count of a request, so that no mix of failures can exceed the budget. No clock and no
+dice in it: times come in as `now_s`, chance as rolls.
 """
 
 from __future__ import annotations
@@ -114,6 +114,8 @@ class AttemptLoop:
     # What had no room, and when it may have again.
     _full_channels: dict[int, float] = field(default_factory=dict)
     _full_keys: dict[int, float] = field(default_factory=dict)
+    # What the client can't pay for: model, group, channel.
+    _uncovered: set[tuple[str, str, int]] = field(default_factory=set)
     _may_go_on: bool = True
 
     def __post_init__(self) -> None:
@@ -152,16 +154,29 @@ class AttemptLoop:
 
         Costs nothing; another is chosen until `forget_full`.
         """
-        step = self._steps.pop()
-        self._follow = None
-        if step.is_selection:
-            self._walk.take_back()
+        step = self._take_back()
         if is_key and step.key is not None:
             self._full_keys[step.key.id] = room_at_s
         else:
             self._full_channels[step.channel.id] = room_at_s
         if step.channel.keys and all(key.id in self._full_keys for key in step.channel.keys):
             self._full_channels[step.channel.id] = room_at_s
+
+    def not_covered(self) -> None:
+        """Record that the last step was not sent: nobody pays for its model in its group.
+
+        Costs nothing; another is chosen, but no other model unless an upstream was asked: a
+        fallback is no way around a price.
+        """
+        step = self._take_back()
+        self._uncovered.add((step.model, step.group, step.channel.id))
+
+    def _take_back(self) -> Step:
+        step = self._steps.pop()
+        self._follow = None
+        if step.is_selection:
+            self._walk.take_back()
+        return step
 
     def forget_full(self) -> None:
         """Let those that were full be chosen again; from the first group if none was asked."""
@@ -231,9 +246,12 @@ class AttemptLoop:
 
     def _is_model_spent(self) -> bool:
         """Return whether every channel for the model failed or must not be used."""
+        model = self.models[self._model]
         return all(
-            channel.id in self._failures_by_channel or channel.id in self.unavailable
-            for group in self.models[self._model].groups
+            channel.id in self._failures_by_channel
+            or channel.id in self.unavailable
+            or (model.model, group.group, channel.id) in self._uncovered
+            for group in model.groups
             for tier in group.route.tiers
             for channel in tier
         )
@@ -293,20 +311,24 @@ class AttemptLoop:
             channel, reason = self._in_this_model(rolls)
             if channel is not None or not self.has_next_model or reason == "no attempts left":
                 return channel, reason
+            if self._uncovered and not self.failures:
+                return None, reason
             self._take_next_model()
 
     def _in_this_model(self, rolls: Rolls) -> tuple[ChannelView | None, str]:
         walk, barred = self._walk, self._barred(roll=rolls.wait)
+        model = self.models[self._model]
         while True:
             if not walk.has_left:
                 return None, "no attempts left"
             channel = None
             if walk.may_stay:
+                group = model.groups[walk.group]
                 channel = pick_channel(
-                    self.models[self._model].groups[walk.group].route,
+                    group.route,
                     retry=walk.made_here,
                     strategy=self.options.retry_strategy,
-                    unavailable=barred,
+                    unavailable=self._with_uncovered(barred, model.model, group.group),
                     failed=self._failures_by_channel,
                     roll=rolls.channel,
                 )
@@ -364,6 +386,11 @@ class AttemptLoop:
             model = self.models[self._model]
             barred |= {c.id for g in model.groups for t in g.route.tiers for c in t if c.id != last}
         return barred
+
+    def _with_uncovered(self, barred: Collection[int], model: str, group: str) -> Collection[int]:
+        if not self._uncovered:
+            return barred
+        return {*barred, *(c for m, g, c in self._uncovered if (m, g) == (model, group))}
 
     def _has_no_switch_left(self) -> bool:
         ids = [step.channel.id for step in self._steps]

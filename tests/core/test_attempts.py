@@ -18,7 +18,14 @@ from hypothesis.stateful import (
 
 from channels_app.core.types import ChannelView, Failure, FailureClass, KeyView, Route
 from channels_app.options import Options
-from relay_app.core.attempts import AttemptLoop, GroupRoute, ModelRoute, Rolls, telling_failure
+from relay_app.core.attempts import (
+    NO_CHANNEL,
+    AttemptLoop,
+    GroupRoute,
+    ModelRoute,
+    Rolls,
+    telling_failure,
+)
 
 C = FailureClass
 NEARLY = 1e-6  # seconds: sums of floats
@@ -523,6 +530,36 @@ def test_a_same_channel_retry_that_finds_no_room_moves_on():
     assert attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0).channel.id == 2
 
 
+def test_what_is_not_covered_gives_way_at_no_cost_and_is_not_asked_again():
+    attempts = loop([1], [2], retry_times=1)
+    attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0)
+
+    attempts.not_covered()
+
+    assert asked(run(attempts, every=failure())) == ["m2", "m2"]
+    assert attempts.room_at_s is None
+
+
+def test_what_is_not_covered_falls_back_only_after_a_failure():
+    attempts = with_fallback(route([1]), route([2]))
+    attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0)
+    attempts.not_covered()
+
+    assert attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0) is None
+    assert attempts.stop_reason == NO_CHANNEL
+
+
+def test_a_fallback_that_is_not_covered_gives_way_to_the_next():
+    attempts = with_fallback(route([1]), route([1]), route([1]))
+    attempts.next_step(now_s=0.0, rolls=ROLLS, turn=0)
+    attempts.failed(failure(), now_s=0.0)
+    assert attempts.next_step(now_s=9.0, rolls=ROLLS, turn=0).model == "n"
+
+    attempts.not_covered()
+
+    assert attempts.next_step(now_s=9.0, rolls=ROLLS, turn=0).model == "o"
+
+
 def test_a_channel_without_keys_is_still_asked():
     [step] = run(loop([1], keys=0))
 
@@ -693,6 +730,19 @@ class Requests(RuleBasedStateMachine):
             self.repeats.pop()
         self.full[channel_id] = True
         self.loop.refused(is_key=False, room_at_s=self.now_s + wait_s)
+
+    @precondition(lambda self: self.is_sending)
+    @rule()
+    def find_it_not_covered(self):
+        """The step is not sent, and its channel never again: there is one model and group."""
+        self.is_sending = False
+        channel_id, *_ = self.sent.pop()
+        if self.step.is_selection:
+            self.selections -= 1
+        else:
+            self.repeats.pop()
+        self.unavailable = {*self.unavailable, channel_id}
+        self.loop.not_covered()
 
     @precondition(lambda self: not self.is_sending and self.full)
     @rule()

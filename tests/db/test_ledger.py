@@ -6,14 +6,14 @@ import threading
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection, connections, transaction
-from django.db.models import ProtectedError
+from django.db import IntegrityError, connection, connections, transaction
+from django.db.models import ProtectedError, QuerySet
 from django.utils import timezone
 
 from billing_app.audit import audit
@@ -326,13 +326,106 @@ def test_entries_are_never_changed_or_deleted(token: Token) -> None:
         lambda: LedgerEntry.objects.update(amount_nusd=5),
         lambda: LedgerEntry.objects.bulk_update([entry], ["amount_nusd"]),
         lambda: LedgerEntry.objects.filter(pk=entry.pk).update(reason="x"),
+        lambda: LedgerEntry._base_manager.update(amount_nusd=5),
+        lambda: LedgerEntry._base_manager.all().delete(),
+        lambda: LedgerEntry.objects.bulk_create(
+            [entry], update_conflicts=True, unique_fields=["id"], update_fields=["amount_nusd"]
+        ),
+        entry.save_base,
+        lambda: LedgerEntry(
+            pk=entry.pk, wallet_id=entry.wallet_id, kind="fee", amount_nusd=5, balance_nusd=5
+        ).save(),
+        lambda: Wallet.objects.update(available_nusd=5),
+        Wallet.objects.get().save,
+        lambda: Wallet(user_id=entry.wallet_id, available_nusd=5).save(),
     ):
-        with pytest.raises(AppendOnlyError), transaction.atomic():
+        with pytest.raises((AppendOnlyError, IntegrityError)), transaction.atomic():
             attempt()
     with pytest.raises(ProtectedError):
         User.objects.get(username="alice").delete()
 
     assert LedgerEntry.objects.get().amount_nusd == 1000
+    assert balances(token) == (1000, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("forge", "told"),
+    [
+        (
+            lambda: QuerySet(LedgerEntry).filter(kind="settle").update(balance_nusd=7),
+            "its balance is 7 nUSD, by the entries up to it 930",
+        ),
+        (
+            lambda: QuerySet(LedgerEntry).filter(kind="settle").update(session=None),
+            "settle without a session",
+        ),
+        (
+            lambda: QuerySet(BillingSession).update(settled_nusd=71),
+            "its entries come to -70 nUSD, by its own row -71",
+        ),
+        (lambda: QuerySet(TokenAccount).delete(), "spent is 0 nUSD, by its sessions 70"),
+    ],
+    ids=["balance", "session", "amount", "account"],
+)
+def test_the_audit_tells_what_was_forged(token: Token, forge: Any, told: str) -> None:
+    pay_in(token, 1000)
+    operation = reserve(token, 100)
+    run_batch([operation])
+    run_batch([settle(token, operation.session_id, 70)])
+    assert audit() == []
+
+    forge()
+
+    assert any(told in line for line in audit()), audit()
+
+
+def test_a_batch_that_is_split_renews_the_lease_all_the_same(token: Token) -> None:
+    pay_in(token, 1000)
+    unknown = Credit(wallet_id=10**9, amount_nusd=1, kind=Kind.TOP_UP)
+
+    run_batch([unknown, reserve(token, 10)], lease_id=LEASE)
+
+    assert LedgerLease.objects.filter(pk=LEASE).exists()
+    assert reap_sessions() == 0
+
+
+def test_a_day_does_not_begin_again_by_a_slow_clock(token: Token) -> None:
+    pay_in(token, 10_000)
+    midnight = datetime(2026, 12, 7, tzinfo=UTC)
+    limits = Limits(daily_nusd=1000)
+
+    def ask(seconds: float) -> Any:
+        at = midnight + timedelta(seconds=seconds)
+        [outcome] = run_batch([reserve(token, 1000, limits=limits)], now=at)
+        return type(outcome)
+
+    assert [ask(s) for s in (0.05, -0.05, 1)] == [Done, Refused, Refused]
+
+
+def test_the_accounts_of_a_token_that_changed_hands_stay_right(shared_token: Token) -> None:
+    token = shared_token
+    pay_in(token, 10**9)
+    old = [reserve(token, 10) for _ in range(40)]
+    run_batch(old)
+    bob = User.objects.create_user("bob")
+    wallet_credit(user_id=bob.pk, amount_nusd=10**9, reason="test")
+    Token.objects.filter(pk=token.pk).update(user=bob)
+    moved = Token.objects.get(pk=token.pk)
+
+    def work(number: int) -> None:
+        for place in range(20):
+            if number:
+                run_batch([settle(token, old[place + 20 * (number - 1)].session_id, 7)])
+            else:
+                operation = reserve(moved, 5)
+                run_batch([operation])
+                run_batch([settle(moved, operation.session_id, 3)])
+
+    in_threads(3, work)
+
+    assert audit() == []
+    account = TokenAccount.objects.get(pk=token.pk)
+    assert (account.reserved_nusd, account.spent_nusd) == (0, 40 * 7 + 20 * 3)
 
 
 @pytest.mark.django_db
@@ -356,7 +449,7 @@ def test_an_opening_balance_is_the_first_entry() -> None:
 )
 def test_the_audit_tells_every_difference(token: Token, change: dict[str, int], told: str) -> None:
     pay_in(token, 1000)
-    Wallet.objects.update(**change)
+    QuerySet(Wallet).update(**change)  # past the manager, which refuses
     out, err = StringIO(), StringIO()
 
     with pytest.raises(SystemExit) as stopped:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 
 from relay_app import keepalive, views
+from relay_app.attempt import Answer
 from tests.support.upstream import Gate, answer, chat, chunk, error, held, stream, whole_stream
 
 WHOLE = whole_stream("Hel", "lo")
@@ -58,9 +60,52 @@ def test_an_error_comes_as_an_event(world, ask):
 
 
 def test_an_answer_without_a_stream_comes_as_an_error(world, ask):
-    _, body = ask(answer(200, chat()))
+    from billing_app.models import LedgerEntry, Price, User
+    from billing_app.services import wallet_credit
+    from billing_app.tasks import refund_due_sessions
 
-    assert b"without a stream" in body
+    Price.objects.create(model="m", input=1, output=1)
+    alice = User.objects.get(username="alice")
+    wallet_credit(user_id=alice.pk, amount_nusd=10**9, reason="test")
+
+    response, body = ask(answer(200, chat()), TrustQuota="0")
+
+    assert b"upstream_unreachable" in body
+    log = world.log(response.headers["x-request-id"])
+    assert "without a stream" in log.message
+    assert log.billing == "refunded"
+    refund_due_sessions()
+    kinds = LedgerEntry.objects.order_by("pk").values_list("kind", flat=True)
+    assert list(kinds) == ["top_up", "reserve", "refund"]
+
+
+async def test_an_answer_that_comes_as_the_client_leaves_is_closed():
+    closed, left = [], []
+
+    class Stream:
+        async def aclose(self):
+            closed.append(True)
+
+    async def work():
+        return Answer(status=200, content_type="text/event-stream", stream=Stream())
+
+    def unused(*_):
+        raise AssertionError
+
+    late = keepalive.LateStream(
+        asyncio.ensure_future(work()),
+        respond=unused,
+        fail=unused,
+        abandoned=lambda: left.append(True),
+    )
+    pieces = late.pieces()
+    assert await anext(pieces) == keepalive.COMMENT
+    await asyncio.sleep(0)
+    await pieces.aclose()
+
+    await late.aclose()
+
+    assert (closed, left) == ([True], [True])
 
 
 def test_an_empty_stream_is_passed_on(world, ask):

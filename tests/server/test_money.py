@@ -316,6 +316,139 @@ def test_a_dearer_attempt_that_is_not_covered_is_not_made(world):
     assert wallet(world) == (5 * NANO, 0, 0)
 
 
+def test_a_fallback_is_no_way_around_a_price(world):
+    priced(world, "dear", per_call=20)
+    priced(world, "cheap", per_call=1)
+    pay_in(world)
+    world.channel("a", answer(200, chat()), model_names=["dear", "cheap", "unpriced"])
+    world.options(ModelFallbacks={"dear": ["cheap"], "unpriced": ["cheap"]}, RetryTimes=3)
+    client = world.ready()
+
+    too_dear, unpriced = client.chat("dear"), client.chat("unpriced")
+
+    assert (too_dear.status_code, unpriced.status_code) == (403, 400)
+    assert "model_price_missing" in unpriced.text
+    assert world.upstream.seen == []
+    assert wallet(world) == (5 * NANO, 0, 0)
+
+
+def test_a_fallback_without_a_price_is_passed_over(world):
+    priced(world, "m", per_call=1)
+    priced(world, "cheap", per_call="0.5")
+    pay_in(world)
+    world.channel("a", error(500))
+    world.channel("b", answer(200, chat()), model_names=["unpriced", "cheap"])
+    world.options(ModelFallbacks={"m": ["unpriced", "cheap"]}, RetryTimes=3)
+
+    response = world.ready().chat()
+
+    assert response.status_code == 200
+    assert world.upstream.names() == ["a", "b"]
+    assert wallet(world) == (4 * NANO + NANO // 2, 0, NANO // 2)
+
+
+def groups_of(world: Any, **ratios: str) -> list[Any]:
+    from channels_app.models import Group
+
+    groups = [Group.objects.create(name=name, ratio=ratio) for name, ratio in ratios.items()]
+    world.token.group, world.token.cross_group_retry = "auto", True
+    world.token.save()
+    world.options(AutoGroups=list(ratios))
+    return groups
+
+
+def only_in(channel: Any, *groups: Any) -> None:
+    channel.groups.set(groups)
+
+
+def test_each_dearer_group_is_asked_that_the_money_suffices_for(world):
+    priced(world, per_call="0.001")
+    pay_in(world, "0.00105")
+    first, second, third = groups_of(world, g1="1", g2="1.1", g3="1.04")
+    only_in(world.channel("x1", error(500)), first)
+    only_in(world.channel("x2", answer(200, chat("two"))), second)
+    only_in(world.channel("x3", answer(200, chat("three"))), third)
+    world.options(RetryTimes=3)
+
+    response = world.ready().chat()
+
+    assert response.status_code == 200
+    assert world.upstream.names() == ["x1", "x3"]
+    assert wallet(world) == (10_000, 0, 1_040_000)
+
+
+def test_an_empty_answer_costs_what_its_own_model_and_group_cost(world):
+    priced(world, "m", input=1)
+    priced(world, "dear", input=50)
+    pay_in(world)
+    empty = chat(text="", usage={"prompt_tokens": 1000})
+    world.channel("a", answer(200, empty))
+    world.channel("b", reset(), model_names=["dear"])
+    world.options(ModelFallbacks={"m": ["dear"]}, RetryTimes=1)
+
+    response = world.ready().chat()
+
+    assert response.status_code == 200
+    assert set(world.upstream.names()) == {"a", "b"}
+    assert wallet(world)[2] == 1_000_000
+    log = world.log(response.headers["x-request-id"])
+    assert (log.billed_model, log.group) == ("m", "default")
+
+
+def test_a_price_of_the_answer_alone_needs_money_too(world):
+    """Nothing is known of the cost before, but who has nothing gets nothing."""
+    priced(world, input=0, output=10)
+    pay_in(world, "0.0005")
+    world.channel("a", answer(200, chat(usage={"prompt_tokens": 5, "completion_tokens": 100})))
+    client = world.ready()
+
+    statuses = [client.chat().status_code for _ in range(3)]
+
+    assert statuses == [200, 403, 403]
+    assert wallet(world) == (-500_000, 0, 1_000_000)
+
+
+def test_an_absurd_usage_has_an_end(world):
+    priced(world, input=1_000_000, output=1_000_000)
+    pay_in(world, "9000000")
+    absurd = {"prompt_tokens": 2**31 - 1, "completion_tokens": 2**31 - 1}
+    world.channel("a", answer(200, chat(usage=absurd)))
+
+    response = world.ready().chat()
+
+    assert response.status_code == 200
+    assert wallet(world) == (8 * 10**15, 0, 10**15)
+    assert world.log(response.headers["x-request-id"]).cost_nusd == 10**15
+    assert_books_are_right()
+
+
+@pytest.mark.parametrize("how", ["previous response", "channel of the token"])
+def test_a_bound_request_is_charged_by_the_ratio_of_its_own_group(world, how):
+    from tests.support.speakers import Responses
+
+    priced(world, per_call="0.1")
+    pay_in(world)
+    [other] = groups_of(world, aaa="7")
+    world.token.group = "default"
+    if how == "channel of the token":
+        world.user.is_staff = True
+        world.user.save()
+        world.token.specific_channel = "a"
+    world.token.save()
+    body = {**Responses().whole("hello", "m"), "id": "resp_made"}
+    channel = world.channel("a", answer(200, body))
+    channel.groups.add(other)
+    client = world.ready()
+
+    def ask(**fields: Any) -> int:
+        sent = {"model": "m", "input": "hi", **fields}
+        return client.http.post("/v1/responses", json=sent).status_code
+
+    assert ask() == 200
+    assert ask(previous_response_id="resp_made") == 200
+    assert wallet(world)[2] == 2 * NANO // 10
+
+
 def test_limits_of_a_token(world):
     priced(world, per_call=1)
     pay_in(world, "100")
@@ -372,10 +505,9 @@ def test_a_violation_fee_is_charged_after_the_refund(world):
 
     response = world.ready().chat()
 
-    wallet(world)
-    refund_all()
     assert response.status_code == 400
     assert wallet(world) == (5 * NANO - 50_000_000, 0, 50_000_000)
+    assert [kind for kind, _ in entries(world)] == ["top_up", "reserve", "refund", "fee"]
     assert world.log(response.headers["x-request-id"]).billing == "fee"
     assert_books_are_right()
 
@@ -551,6 +683,8 @@ def test_usage_of_a_token(world):
     assert usage["available_nusd"] == NANO - COST
     assert usage["wallet_available_nusd"] == 5 * NANO - COST
     assert Decimal(str(subscription["hard_limit_usd"])) == 1
+    for_ever = get("/v1/dashboard/billing/usage?start_date=0001-01-01&end_date=9999-12-31")
+    assert for_ever.text == spending.text
     assert spending.text == '{"object":"list","daily_costs":[],"total_usage":0.226}'
 
 
@@ -568,6 +702,9 @@ def test_codes_pay_in_once(world):
 
     assert statuses == [200] + [400] * 7
     assert wallet(world) == (3 * NANO, 0, 0)
+    assert "this account has redeemed this code already" in redeem({"code": code}).text
+    [too_much] = codes_create(batch="b", count=1, amount_nusd=2**63 - 1)
+    assert redeem({"code": too_much}).status_code == 400
     assert redeem({"code": 7}).status_code == 400
     assert redeem([]).status_code == 400
     assert entries(world) == [("redemption", 3 * NANO)]
