@@ -1,7 +1,16 @@
 """The bundled price list, and how it gets into the table without touching what was edited.
 
-List prices of the providers in USD, as they were known in 2026. An operator checks them against
-what the upstream really charges: the table counts, not the list.
+List prices of the providers in USD, as they were known in December 2026. An operator checks them
+against what the upstream really charges: the table counts, not the list.
+
+One row has one price, so the list takes the standard one: prompts of the usual length, the usual
+size of a picture or video, what comes after an introductory offer, DeepSeek's working hours.
+Models that make pictures have the price of picture tokens as `output`. Speech that is sold by the
+character is listed by the token: 4 bytes count as one, so 15 USD per million characters (tts-1)
+are 60.
+
+A pattern covers the dates of one model (`gpt-5-20*`) or a closed family (`gemini-1.5-pro*`), never
+models that are still to come: those have no price until somebody gives them one.
 """
 
 from __future__ import annotations
@@ -22,11 +31,12 @@ LIST = Path(__file__).with_name("price_list.json")
 
 @dataclass(slots=True, kw_only=True)
 class PriceChanges:
-    """What loading the list did: models added, changed (with their differences), and kept because
-    they had been edited."""
+    """What loading the list did: models added, changed (with their differences), removed because
+    the list has them no more, and kept because they had been edited."""
 
     added: list[str] = field(default_factory=list)
     changed: dict[str, str] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
 
     @property
@@ -35,6 +45,7 @@ class PriceChanges:
         return [
             *(f"+ {model}" for model in self.added),
             *(f"~ {model}: {words}" for model, words in self.changed.items()),
+            *(f"- {model}: no longer listed" for model in self.removed),
             *(f"= {model}: edited here, kept" for model in self.kept),
         ]
 
@@ -51,12 +62,13 @@ def prices_load(
 ) -> PriceChanges:
     """Bring the table up to the bundled list; return what changed.
 
-    Rows that an operator made or edited stay, unless `overwrites`. `is_dry` changes nothing;
-    `only` names the models that it is about.
+    Rows that an operator edited stay, unless `overwrites`; rows that one made are not the list's
+    to remove. `is_dry` changes nothing; `only` names the models that it is about: none is removed.
     """
     changes = PriceChanges()
     present = {price.model: price for price in Price.objects.select_for_update()}
-    for model, listed in sorted(bundled_prices().items()):
+    prices = bundled_prices()
+    for model, listed in sorted(prices.items()):
         if only is not None and model not in only:
             continue
         price = present.get(model)
@@ -67,7 +79,7 @@ def prices_load(
             if price.bundled != listed and not is_dry:
                 Price.objects.filter(pk=price.pk).update(bundled=listed)
             continue
-        elif not overwrites and (price.bundled is None or _values(price) != _wanted(price.bundled)):
+        elif not overwrites and _is_edited(price):
             changes.kept.append(model)
             continue
         else:
@@ -77,7 +89,29 @@ def prices_load(
         price.bundled = dict(listed)
         if not is_dry:
             price.save()
+    if only is None:
+        unlisted = [price for price in present.values() if price.model not in prices]
+        _remove(unlisted, changes, overwrites=overwrites, is_dry=is_dry)
     return changes
+
+
+def _remove(
+    unlisted: Collection[Price], changes: PriceChanges, *, overwrites: bool, is_dry: bool
+) -> None:
+    """Delete what an earlier list brought: an old pattern must not price newer models."""
+    for price in sorted(unlisted, key=lambda price: price.model):
+        if price.bundled is None:
+            continue
+        if not overwrites and _is_edited(price):
+            changes.kept.append(price.model)
+            continue
+        changes.removed.append(price.model)
+        if not is_dry:
+            price.delete()
+
+
+def _is_edited(price: Price) -> bool:
+    return price.bundled is None or _values(price) != _wanted(price.bundled)
 
 
 def _values(price: Price) -> dict[str, Decimal | None]:

@@ -88,8 +88,8 @@ class PriceAdmin(HistoryAdmin):
         "Load the bundled list",
         icon="download",
         permissions=["change"],
-        question="Adds the models that are missing and brings others up to date; prices that were"
-        " edited here stay.",
+        question="Adds the models that are missing, brings others up to date and removes what it no"
+        " longer lists; prices that were made or edited here stay.",
     )
     def load_list(self, request: HttpRequest, form: Any) -> HttpResponse:
         """Load the list and say what it changed."""
