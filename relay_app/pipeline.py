@@ -42,10 +42,11 @@ from relay_app.claims import (
     token_claim,
     used_tokens,
 )
-from relay_app.core.attempts import AttemptLoop, Rolls, Step, telling_failure
+from relay_app.core.attempts import AttemptLoop, Rolls, Step
 from relay_app.core.classify import map_status
 from relay_app.core.estimate import estimate_tokens
 from relay_app.core.limits import limits_of
+from relay_app.core.retry import telling_failure
 from relay_app.core.types import Call, Tried
 from relay_app.dialects.base import Dialect
 from relay_app.errors import (

@@ -328,7 +328,7 @@ class AttemptLoop:
                     group.route,
                     retry=walk.made_here,
                     strategy=self.options.retry_strategy,
-                    unavailable=self._with_uncovered(barred, model.model, group.group),
+                    unavailable={*barred, *self._uncovered_in(model.model, group.group)},
                     failed=self._failures_by_channel,
                     roll=rolls.channel,
                 )
@@ -387,10 +387,8 @@ class AttemptLoop:
             barred |= {c.id for g in model.groups for t in g.route.tiers for c in t if c.id != last}
         return barred
 
-    def _with_uncovered(self, barred: Collection[int], model: str, group: str) -> Collection[int]:
-        if not self._uncovered:
-            return barred
-        return {*barred, *(c for m, g, c in self._uncovered if (m, g) == (model, group))}
+    def _uncovered_in(self, model: str, group: str) -> set[int]:
+        return {c for m, g, c in self._uncovered if (m, g) == (model, group)}
 
     def _has_no_switch_left(self) -> bool:
         ids = [step.channel.id for step in self._steps]
@@ -400,11 +398,3 @@ class AttemptLoop:
     def _is_too_late(self, start_s: float) -> bool:
         limit_s = self.options.total_timeout
         return limit_s > 0 and bool(self._steps) and start_s > self.started_s + limit_s
-
-
-def telling_failure(failures: Sequence[Failure]) -> Failure | None:
-    """Return the failure that the client is told: the last one with an HTTP answer.
-
-    None when no attempt got an answer (spec 01 section 8).
-    """
-    return next((f for f in reversed(failures) if f.is_answered), None)

@@ -6,7 +6,7 @@ section 5; row numbers are those of the spec).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from channels_app.core.status_ranges import Ranges, in_ranges
@@ -130,3 +130,11 @@ def wait_before_same_channel_s(
         return retry_after_s if retry_after_s <= longest_hint_s else None
     doublings = min(max(failures - 1, 0), 10)
     return PAUSE_S + roll * min(CAP_S, BASE_S * 2.0**doublings)
+
+
+def telling_failure(failures: Sequence[Failure]) -> Failure | None:
+    """Return the failure that the client is told: the last one with an HTTP answer.
+
+    None when no attempt got an answer (spec 01 section 8).
+    """
+    return next((f for f in reversed(failures) if f.is_answered), None)

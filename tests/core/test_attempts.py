@@ -24,8 +24,8 @@ from relay_app.core.attempts import (
     GroupRoute,
     ModelRoute,
     Rolls,
-    telling_failure,
 )
+from relay_app.core.retry import telling_failure
 
 C = FailureClass
 NEARLY = 1e-6  # seconds: sums of floats
