@@ -16,7 +16,7 @@ from billing_app.core.money import NANO, show_usd
 from billing_app.core.operations import Refused
 from billing_app.core.pricing import PriceTable
 from billing_app.core.types import TokenView
-from billing_app.core.usage import Usage
+from billing_app.core.usage import Usage, merged
 from billing_app.ledger_writer import Ledger
 from billing_app.sessions import Bill, PriceMissingError, Size, Tariff, Terms
 from billing_app.trust import LedgerAwayError
@@ -248,9 +248,7 @@ def empty_usage(failure: Failure, dialect: Dialect, call: Call) -> Usage:
 def _usage_in(events: Iterable[bytes], dialect: Dialect) -> Usage | None:
     usage: Usage | None = None
     for event in events:
-        told = dialect.read_event(*read_event(event)).usage
-        if told is not None:
-            usage = usage.updated(told) if usage else told
+        usage = merged(usage, dialect.read_event(*read_event(event)).usage)
     return usage
 
 

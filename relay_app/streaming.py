@@ -16,7 +16,7 @@ from dataclasses import replace
 import httpx
 import structlog
 
-from billing_app.core.usage import Usage
+from billing_app.core.usage import Usage, merged
 from channels_app.core.types import ChannelView, Failure, FailureClass
 from relay_app.core.classify import classify_response
 from relay_app.core.limits import Limits
@@ -356,7 +356,7 @@ class AnswerStream:
         self._is_cut_short = self._is_cut_short or (facts.is_finish and not facts.is_normal_finish)
         self._is_last = self._is_last or facts.is_last
         if facts.usage is not None:
-            self.usage = self.usage.updated(facts.usage) if self.usage else facts.usage
+            self.usage = merged(self.usage, facts.usage)
         # Usage comes last where choices are counted.
         is_complete = facts.is_complete or (facts.usage is not None and bool(self._ended))
         if is_complete and self._is_finished and self._complete_s is None:

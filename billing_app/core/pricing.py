@@ -181,7 +181,7 @@ def _input_cost(rates: Rates, usage: Usage) -> int | Fraction:
     for tokens, rate in (
         (usage.cached_input_tokens, rates.cached_input),
         (usage.cache_write_1h_tokens, rates.cache_write_1h),
-        (usage.cache_write_tokens, rates.cache_write),
+        (usage.cache_write_tokens - usage.cache_write_1h_tokens, rates.cache_write),
         (usage.audio_input_tokens, rates.audio_input),
         (usage.image_input_tokens, rates.image_input),
     ):

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from billing_app.core.usage import Usage
+from billing_app.core.usage import MAX_TOKENS, Usage
 from relay_app.core.error_body import read_error
 from relay_app.core.types import AnswerFacts, Call, EventFacts
 from relay_app.dialects.base import (
@@ -68,9 +68,6 @@ SIGNALS = frozenset({"ping", "content_block_stop", "message_stop"})
 
 # The API's own value where a model's date is not known.
 UNKNOWN_TIME = "1970-01-01T00:00:00Z"
-
-# Counts above this are nonsense that no database column would take.
-MAX_TOKENS = 2**31 - 1
 
 
 class _Request(msgspec.Struct):
@@ -237,11 +234,11 @@ def _something(size: int) -> EventFacts:
 def _end(event: dict[str, Any]) -> EventFacts:
     """Return what a `message_delta` says: with a stop reason it is the proper end."""
     reason = _text(_object(event.get("delta")).get("stop_reason"))
-    return EventFacts(
-        is_finish=bool(reason),
-        is_normal_finish=reason not in CUT_SHORT,
-        usage=_usage(event.get("usage")),
-    )
+    told = event.get("usage")
+    usage = _usage(told)
+    if usage is not None and not _count(_object(told).get("input_tokens")):
+        usage = replace(usage, input_tokens=0)  # the beginning has told it
+    return EventFacts(is_finish=bool(reason), is_normal_finish=reason not in CUT_SHORT, usage=usage)
 
 
 READERS: Mapping[str, Callable[[dict[str, Any]], EventFacts]] = {
@@ -275,16 +272,13 @@ def _usage(usage: object) -> Usage | None:
     written = _count(usage.get("cache_creation_input_tokens"))
     by_life = _object(usage.get("cache_creation"))
     an_hour = _count(by_life.get("ephemeral_1h_input_tokens"))
-    five_minutes = _count(by_life.get("ephemeral_5m_input_tokens"))
+    written = max(written, an_hour + _count(by_life.get("ephemeral_5m_input_tokens")))
     return Usage(
         # What was read from a cache or written to one is told beside the input.
-        input_tokens=min(
-            _count(usage.get("input_tokens")) + cached + max(written, an_hour + five_minutes),
-            MAX_TOKENS,
-        ),
+        input_tokens=min(_count(usage.get("input_tokens")) + cached + written, MAX_TOKENS),
         output_tokens=_count(usage.get("output_tokens")),
         cached_input_tokens=cached,
-        cache_write_tokens=max(written - an_hour, five_minutes),
+        cache_write_tokens=written,
         cache_write_1h_tokens=an_hour,
     )
 

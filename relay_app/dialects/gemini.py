@@ -9,13 +9,14 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 from urllib.parse import unquote_plus
 
 import msgspec
 import orjson
 
-from billing_app.core.usage import Usage
+from billing_app.core.usage import MAX_TOKENS, Usage, merged
 from relay_app.core.error_body import read_error
 from relay_app.core.json_edit import join_fields, split_fields, split_items
 from relay_app.core.types import AnswerFacts, Call, EventFacts
@@ -29,7 +30,7 @@ from relay_app.dialects.base import (
 )
 from relay_app.dialects.gemini_framing import ArrayFraming, EventFraming
 from relay_app.dialects.openai_base import dumped, read_object, text_in
-from relay_app.dialects.openai_usage import MAX_TOKENS, count, object_in
+from relay_app.dialects.openai_usage import count, object_in
 
 # gRPC's names for HTTP statuses (google.rpc.Code); others are INTERNAL or, below 500,
 # INVALID_ARGUMENT.
@@ -180,9 +181,7 @@ class GeminiContent(GeminiDialect):
             return AnswerFacts(is_error=True)
         if is_stream and not any(fact.is_finish for fact in facts):
             return AnswerFacts(is_readable=False)  # broken off
-        usage = None
-        for fact in facts:
-            usage = usage.updated(fact.usage) if usage and fact.usage else fact.usage or usage
+        usage = reduce(merged, [fact.usage for fact in facts], None)
         is_spent = usage is not None and usage.output_tokens > 0
         return AnswerFacts(
             is_empty=not (is_answer or is_spent),

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from billing_app.core.usage import Usage
-
-# Counts above this are nonsense that no database column would take.
-MAX_TOKENS = 2**31 - 1
+from billing_app.core.usage import MAX_TOKENS, Usage
 
 INPUT_NAMES = ("input_tokens", "prompt_tokens")
 OUTPUT_NAMES = ("output_tokens", "completion_tokens")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from billing_app.core.usage import Usage
+from billing_app.core.usage import MAX_TOKENS, Usage
 from relay_app.core.sse import Splitter, read_event
 from relay_app.core.types import AnswerFacts, EventFacts
-from relay_app.dialects.anthropic import KNOWN_TYPES, MAX_TOKENS, AnthropicMessages
+from relay_app.dialects.anthropic import KNOWN_TYPES, AnthropicMessages
 from relay_app.dialects.base import BodyError, Envelope, ErrorParts, Incoming
 from tests.conftest import WIRE_DIR
 from tests.support import anthropic

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from billing_app.core.usage import Usage
+from billing_app.core.usage import MAX_TOKENS, Usage
 from relay_app.core.sse import Splitter, read_event
 from relay_app.core.types import AnswerFacts, EventFacts
 from relay_app.dialects.base import BodyError, Envelope, ErrorParts, Incoming
 from relay_app.dialects.openai_chat import OpenAIChat
-from relay_app.dialects.openai_usage import MAX_TOKENS
 from tests.conftest import WIRE_DIR
 
 DIALECT = OpenAIChat()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import reduce
 
 import pytest
 from hypothesis import given
@@ -16,11 +18,13 @@ from billing_app.core.money import (
     usd_to_nusd,
 )
 from billing_app.core.pricing import PriceView, amount_nusd, estimate_nusd, price_table
-from billing_app.core.usage import Usage
+from billing_app.core.usage import Usage, merged
+from relay_app.core.sse import read_event
 from relay_app.dialects.anthropic import AnthropicMessages
 from relay_app.dialects.gemini import GeminiDialect
 from relay_app.dialects.openai_chat import OpenAIChat
 from relay_app.dialects.registry import DIALECTS
+from tests.support import anthropic
 
 
 def price(**values: object) -> PriceView:
@@ -127,6 +131,101 @@ def test_amounts_of_real_usage(dialect, rates, body, nusd):
 
     assert amount_nusd(rates, usage) == nusd
     assert amount_nusd(rates, usage, ratio=Decimal("0.5")) == (nusd + 1) // 2
+
+
+WRITTEN = price(input=2, cached_input="0.2", cache_write=3, cache_write_1h=5, output=10)
+
+
+def anthropic_stream(start, end):
+    """Return the amount of a stream whose first and last events tell this usage."""
+    events = [anthropic.start(**start), anthropic.text("x"), anthropic.finish(**end)]
+    told = [AnthropicMessages().read_event(*read_event(event)).usage for event in events]
+    return amount_nusd(WRITTEN, reduce(merged, told, None))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "nusd"),
+    [
+        (
+            # All of it for an hour; the end tells the sum alone.
+            {
+                "input_tokens": 500,
+                "cache_creation_input_tokens": 1000,
+                "cache_creation": {"ephemeral_1h_input_tokens": 1000},
+            },
+            {"input_tokens": 500, "cache_creation_input_tokens": 1000, "output_tokens": 100},
+            500 * 2000 + 1000 * 5000 + 100 * 10000,
+        ),
+        (
+            {
+                "input_tokens": 500,
+                "cache_creation_input_tokens": 1400,
+                "cache_creation": {
+                    "ephemeral_5m_input_tokens": 400,
+                    "ephemeral_1h_input_tokens": 1000,
+                },
+            },
+            {"input_tokens": 500, "cache_creation_input_tokens": 1400, "output_tokens": 100},
+            500 * 2000 + 400 * 3000 + 1000 * 5000 + 100 * 10000,
+        ),
+        (
+            # More was written on the way, while the upstream used its tools.
+            {
+                "input_tokens": 2,
+                "cache_creation_input_tokens": 3000,
+                "cache_creation": {"ephemeral_5m_input_tokens": 3000},
+            },
+            {
+                "input_tokens": 6,
+                "cache_creation_input_tokens": 3300,
+                "cache_read_input_tokens": 6000,
+                "output_tokens": 100,
+            },
+            6 * 2000 + 3300 * 3000 + 6000 * 200 + 100 * 10000,
+        ),
+        (
+            # The end has no input of its own: that of the beginning stays.
+            {"input_tokens": 500, "cache_read_input_tokens": 100},
+            {"input_tokens": None, "cache_read_input_tokens": 100, "output_tokens": 100},
+            500 * 2000 + 100 * 200 + 100 * 10000,
+        ),
+        (
+            {"input_tokens": 500},
+            {"cache_read_input_tokens": 70, "cache_creation_input_tokens": 30},
+            500 * 2000 + 70 * 200 + 30 * 3000 + 2 * 10000,
+        ),
+        (
+            {"input_tokens": 500},
+            {"input_tokens": 0, "cache_read_input_tokens": 0},
+            500 * 2000 + 2 * 10000,
+        ),
+        (
+            # The beginning knows nothing yet.
+            {"input_tokens": 0},
+            {"input_tokens": 500, "cache_read_input_tokens": 70},
+            500 * 2000 + 70 * 200 + 2 * 10000,
+        ),
+    ],
+    ids=[
+        "written-for-an-hour",
+        "written-for-both",
+        "more-written",
+        "null-input",
+        "no-input",
+        "zero-input",
+        "all-at-the-end",
+    ],
+)
+def test_amounts_of_anthropic_streams(start, end, nusd):
+    assert anthropic_stream(start, end) == nusd
+
+
+def test_a_stream_that_tells_its_cached_tokens_only_at_its_end_is_charged_for_them():
+    end = anthropic.finish(cache_read_input_tokens=70, output_tokens=3)
+
+    usage = merged(None, AnthropicMessages().read_event(*read_event(end)).usage)
+
+    assert amount_nusd(WRITTEN, usage) == 70 * 200 + 3 * 10000
 
 
 @pytest.mark.parametrize(
@@ -279,7 +378,20 @@ def test_halves_are_rounded_away_from_zero(value):
 
 @given(early=usages, late=usages)
 def test_a_later_report_counts_where_it_says_something(early, late):
-    merged = early.updated(late)
+    both = early.updated(late)
 
-    assert merged.input_tokens == (late.input_tokens or early.input_tokens)
-    assert merged.updated(Usage()) == merged
+    assert both.output_tokens == (late.output_tokens or early.output_tokens)
+    assert both.cache_write_1h_tokens == (late.cache_write_1h_tokens or early.cache_write_1h_tokens)
+    if late.input_tokens:
+        assert both.input_tokens == late.input_tokens
+    assert both.updated(Usage()) == both
+
+
+@given(early=usages, late=usages)
+def test_a_later_report_of_cached_tokens_alone_leaves_the_rest_of_the_prompt(early, late):
+    both = early.updated(replace(late, input_tokens=0))
+
+    def rest(usage):
+        return usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens
+
+    assert rest(both) == rest(early) or both.input_tokens == 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from billing_app.core.pricing import PriceView, amount_nusd
-from billing_app.core.usage import Usage
+from billing_app.core.usage import Usage, merged
 from relay_app.core.sse import Splitter, read_event
 from relay_app.dialects.base import Dialect
 from relay_app.dialects.registry import DIALECTS
@@ -59,9 +59,7 @@ def usage_of(recording: Recording, dialect: Dialect) -> Usage | None:
     usage: Usage | None = None
     splitter = Splitter()
     for raw in [*splitter.feed(recording.body), splitter.flush()]:
-        told = dialect.read_event(*read_event(raw)).usage
-        if told is not None:
-            usage = usage.updated(told) if usage else told
+        usage = merged(usage, dialect.read_event(*read_event(raw)).usage)
     return usage
 
 

@@ -33,7 +33,7 @@ def event(kind: str, **fields: Any) -> bytes:
     return f"event: {kind}\ndata: {json.dumps(document)}\n\n".encode()
 
 
-def start(*, model: str = "m-upstream", **usage: int) -> bytes:
+def start(*, model: str = "m-upstream", **usage: Any) -> bytes:
     """The first event; its output tokens are a placeholder, as the real one's are."""
     counts = {"input_tokens": 3, "output_tokens": 1, **usage}
     beginning = message(model=model, content=[], stop_reason=None, usage=counts)
@@ -58,7 +58,7 @@ def block_stop(index: int = 0) -> bytes:
     return event("content_block_stop", index=index)
 
 
-def finish(reason: str | None = "end_turn", *, output_tokens: int = 2, **usage: int) -> bytes:
+def finish(reason: str | None = "end_turn", *, output_tokens: int = 2, **usage: Any) -> bytes:
     end = {"stop_reason": reason, "stop_sequence": None}
     return event("message_delta", delta=end, usage={"output_tokens": output_tokens, **usage})
 
