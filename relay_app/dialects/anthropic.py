@@ -206,7 +206,7 @@ def _beginning(event: dict[str, Any]) -> EventFacts:
     usage = _usage(message.get("usage"))
     if usage is not None:
         # The output counted here is a placeholder: nothing was generated yet.
-        usage = replace(usage, output_tokens=0)
+        usage = replace(usage, output_tokens=0, reasoning_tokens=0)
     return EventFacts(
         is_meaningful=_has_content(message.get("content")),
         model=_text(message.get("model")),
@@ -273,6 +273,7 @@ def _usage(usage: object) -> Usage | None:
     by_life = _object(usage.get("cache_creation"))
     an_hour = _count(by_life.get("ephemeral_1h_input_tokens"))
     written = max(written, an_hour + _count(by_life.get("ephemeral_5m_input_tokens")))
+    details = _object(usage.get("output_tokens_details"))
     return Usage(
         # What was read from a cache or written to one is told beside the input.
         input_tokens=min(_count(usage.get("input_tokens")) + cached + written, MAX_TOKENS),
@@ -280,6 +281,7 @@ def _usage(usage: object) -> Usage | None:
         cached_input_tokens=cached,
         cache_write_tokens=written,
         cache_write_1h_tokens=an_hour,
+        reasoning_tokens=_count(details.get("thinking_tokens")),
     )
 
 

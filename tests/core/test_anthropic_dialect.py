@@ -327,6 +327,14 @@ def test_what_is_no_object_is_malformed(data):
     assert event(data) == EventFacts(is_malformed=True)
 
 
+def test_thinking_is_a_part_of_the_output():
+    start = read(anthropic.start(output_tokens_details={"thinking_tokens": 1})).usage
+    end = read(anthropic.finish(output_tokens=92, output_tokens_details={"thinking_tokens": 53}))
+
+    assert start.reasoning_tokens == 0  # a placeholder, as the output beside it
+    assert end.usage == Usage(output_tokens=92, reasoning_tokens=53)
+
+
 def test_usage_of_the_end_is_added_to_that_of_the_beginning():
     start = Usage(input_tokens=15, cached_input_tokens=5, cache_write_tokens=7)
 

@@ -63,6 +63,14 @@ GEMINI = price(
             6_285_000 + 3_000_000 + 210_000 + 2_400_000 + 7_545_000,
         ),
         (
+            AnthropicMessages(),
+            price(input=3, output=15, reasoning_output=20),
+            b'{"content":[{"type":"text","text":"x"}],"stop_reason":"end_turn","usage":'
+            b'{"input_tokens":10,"output_tokens":92,"output_tokens_details":'
+            b'{"thinking_tokens":53}}}',
+            10 * 3000 + 53 * 20000 + 39 * 15000,
+        ),
+        (
             GeminiDialect(),
             GEMINI,
             b'{"candidates":[{"content":{"parts":[{"text":"x"}]},"finishReason":"STOP"}],'
@@ -118,6 +126,7 @@ GEMINI = price(
     ids=[
         "openai",
         "anthropic",
+        "anthropic-thinking",
         "gemini",
         "too-many-cached",
         "reasoning-beside",
