@@ -175,15 +175,16 @@ def estimate_nusd(
 
 
 def _input_cost(rates: Rates, usage: Usage) -> int | Fraction:
-    """Return the price of the prompt: each part at its own rate, at most once."""
+    """Return the price of the prompt: each part at its own rate, at most once. What was cached is
+    cheaper for that, whatever it is."""
     left = max(usage.input_tokens, 0)
     cost: int | Fraction = 0
     for tokens, rate in (
         (usage.cached_input_tokens, rates.cached_input),
         (usage.cache_write_1h_tokens, rates.cache_write_1h),
         (usage.cache_write_tokens - usage.cache_write_1h_tokens, rates.cache_write),
-        (usage.audio_input_tokens, rates.audio_input),
-        (usage.image_input_tokens, rates.image_input),
+        (usage.audio_input_tokens - usage.cached_audio_input_tokens, rates.audio_input),
+        (usage.image_input_tokens - usage.cached_image_input_tokens, rates.image_input),
     ):
         if tokens > 0:
             part = min(tokens, left)

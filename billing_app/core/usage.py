@@ -22,6 +22,8 @@ class Usage:
     cache_write_1h_tokens: int = 0  # of those written
     image_input_tokens: int = 0
     audio_input_tokens: int = 0
+    cached_image_input_tokens: int = 0  # of those cached as well as of the pictures
+    cached_audio_input_tokens: int = 0
     reasoning_tokens: int = 0
     audio_output_tokens: int = 0
     images: int = 0  # pictures that were made

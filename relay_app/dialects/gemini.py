@@ -16,7 +16,7 @@ from urllib.parse import unquote_plus
 import msgspec
 import orjson
 
-from billing_app.core.usage import MAX_TOKENS, Usage, merged
+from billing_app.core.usage import merged
 from relay_app.core.error_body import read_error
 from relay_app.core.json_edit import join_fields, split_fields, split_items
 from relay_app.core.types import AnswerFacts, Call, EventFacts
@@ -29,8 +29,9 @@ from relay_app.dialects.base import (
     decode_envelope,
 )
 from relay_app.dialects.gemini_framing import ArrayFraming, EventFraming
+from relay_app.dialects.gemini_usage import read_usage
 from relay_app.dialects.openai_base import dumped, read_object, text_in
-from relay_app.dialects.openai_usage import count, object_in
+from relay_app.dialects.openai_usage import object_in
 
 # gRPC's names for HTTP statuses (google.rpc.Code); others are INTERNAL or, below 500,
 # INVALID_ARGUMENT.
@@ -129,7 +130,7 @@ class GeminiDialect:
         is_error = read_error(body).is_error
         if answer is None or is_error:
             return AnswerFacts(is_readable=answer is not None, is_error=is_error)
-        return AnswerFacts(usage=_usage(answer))
+        return AnswerFacts(usage=read_usage(answer))
 
     def read_event(self, data: bytes | None, name: bytes) -> EventFacts:
         return EventFacts()
@@ -295,7 +296,7 @@ def _read_chunk(chunk: dict[str, Any]) -> EventFacts:
         is_normal_finish=not is_blocked and CUT_SHORT.isdisjoint(reasons),
         is_error=bool(chunk.get("error")),
         model=text_in(chunk, "modelVersion"),
-        usage=_usage(chunk),
+        usage=read_usage(chunk),
     )
 
 
@@ -335,36 +336,6 @@ def _is_filled(embedding: object) -> bool:
     if isinstance(embedding, list):
         return any(map(_is_filled, embedding))
     return embedding is not None
-
-
-def _usage(chunk: dict[str, Any]) -> Usage | None:
-    """Return the tokens; what tools read is input, what was thought is output."""
-    usage = object_in(chunk, "usageMetadata")
-    if not usage:
-        return None
-    names = ("promptTokenCount", "toolUsePromptTokenCount")
-    input_tokens = sum(count(usage.get(name)) for name in names)
-    names = ("candidatesTokenCount", "thoughtsTokenCount")
-    output_tokens = sum(count(usage.get(name)) for name in names)
-    return Usage(
-        input_tokens=min(input_tokens, MAX_TOKENS),
-        output_tokens=min(output_tokens, MAX_TOKENS),
-        cached_input_tokens=count(usage.get("cachedContentTokenCount")),
-        image_input_tokens=_of_kind(usage, "promptTokensDetails", "IMAGE"),
-        audio_input_tokens=_of_kind(usage, "promptTokensDetails", "AUDIO"),
-        reasoning_tokens=count(usage.get("thoughtsTokenCount")),
-        audio_output_tokens=_of_kind(usage, "candidatesTokensDetails", "AUDIO"),
-    )
-
-
-def _of_kind(usage: dict[str, Any], name: str, kind: str) -> int:
-    """Return the tokens of a kind of content among the details."""
-    details = usage.get(name)
-    return sum(
-        count(detail.get("tokenCount"))
-        for detail in (details if isinstance(details, list) else [])
-        if isinstance(detail, dict) and detail.get("modality") == kind
-    )
 
 
 # -- errors and lists --------------------------------------------------------------------

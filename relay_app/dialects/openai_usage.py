@@ -40,6 +40,7 @@ def read_usage(usage: dict[str, Any]) -> Usage:
     if not input_tokens and not output_tokens:
         input_tokens = total_tokens
     inputs = [usage, *(object_in(usage, name) for name in INPUT_DETAILS)]
+    cached = [object_in(place, "cached_tokens_details") for place in inputs]
     outputs = [object_in(usage, name) for name in OUTPUT_DETAILS]
     cached_tokens = _most(inputs, ("cached_tokens", "prompt_cache_hit_tokens"))
     audio_tokens = _most(inputs[1:], ("audio_tokens",))
@@ -63,6 +64,8 @@ def read_usage(usage: dict[str, Any]) -> Usage:
         cache_write_tokens=_most(inputs, WRITE_NAMES),
         image_input_tokens=_most(inputs[1:], ("image_tokens",)),
         audio_input_tokens=audio_tokens,
+        cached_image_input_tokens=_most(cached, ("image_tokens",)),
+        cached_audio_input_tokens=_most(cached, ("audio_tokens",)),
         reasoning_tokens=reasoning_tokens,
         audio_output_tokens=_most(outputs, ("audio_tokens",)),
     )

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from billing_app.core.usage import Usage
+from billing_app.core.usage import MAX_TOKENS, Usage
 from relay_app.core.classify import classify_response
 from relay_app.core.sse import Splitter, read_event
 from relay_app.core.types import AnswerFacts, Call, Endpoint, EventFacts
 from relay_app.dialects.base import BodyError, Envelope, ErrorParts, Incoming
 from relay_app.dialects.gemini import (
     KNOWN_STATUSES,
-    MAX_TOKENS,
     GeminiContent,
     GeminiDialect,
     GeminiEmbeddings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -21,10 +22,10 @@ from billing_app.core.pricing import PriceView, amount_nusd, estimate_nusd, pric
 from billing_app.core.usage import Usage, merged
 from relay_app.core.sse import read_event
 from relay_app.dialects.anthropic import AnthropicMessages
-from relay_app.dialects.gemini import GeminiDialect
+from relay_app.dialects.gemini import GeminiContent, GeminiDialect
 from relay_app.dialects.openai_chat import OpenAIChat
 from relay_app.dialects.registry import DIALECTS
-from tests.support import anthropic
+from tests.support import anthropic, gemini
 
 
 def price(**values: object) -> PriceView:
@@ -82,6 +83,37 @@ GEMINI = price(
             12_000 + 100_000 + 153_000 + 105_000 + 125_000,
         ),
         (
+            GeminiDialect(),
+            price(input=2, cached_input="0.5", audio_input=40, output=10),
+            b'{"candidates":[{"content":{"parts":[{"text":"x"}]},"finishReason":"STOP"}],'
+            b'"usageMetadata":{"promptTokenCount":1000,"cachedContentTokenCount":900,'
+            b'"candidatesTokenCount":100,"totalTokenCount":1100,"promptTokensDetails":'
+            b'[{"modality":"TEXT","tokenCount":100},{"modality":"AUDIO","tokenCount":900}],'
+            b'"cacheTokensDetails":[{"modality":"AUDIO","tokenCount":900}]}}',
+            100 * 2000 + 900 * 500 + 100 * 10000,
+        ),
+        (
+            GeminiDialect(),
+            price(input=2, cached_input="0.5", image_input=7, audio_input=40, output=10),
+            b'{"candidates":[{"content":{"parts":[{"text":"x"}]},"finishReason":"STOP"}],'
+            b'"usageMetadata":{"promptTokenCount":1000,"cachedContentTokenCount":500,'
+            b'"candidatesTokenCount":100,"totalTokenCount":1100,"promptTokensDetails":'
+            b'[{"modality":"TEXT","tokenCount":100},{"modality":"IMAGE","tokenCount":300},'
+            b'{"modality":"AUDIO","tokenCount":600}],"cacheTokensDetails":'
+            b'[{"modality":"TEXT","tokenCount":50},{"modality":"IMAGE","tokenCount":250},'
+            b'{"modality":"AUDIO","tokenCount":200}]}}',
+            50 * 2000 + 500 * 500 + 50 * 7000 + 400 * 40000 + 100 * 10000,
+        ),
+        (
+            OpenAIChat(),
+            price(input=2, cached_input="0.5", audio_input=40, image_input=7, output=10),
+            b'{"choices":[{"message":{"content":"x"}}],"usage":{"prompt_tokens":1000,'
+            b'"completion_tokens":100,"prompt_tokens_details":{"cached_tokens":700,'
+            b'"audio_tokens":600,"image_tokens":200,"cached_tokens_details":'
+            b'{"audio_tokens":500,"image_tokens":150,"text_tokens":50}}}}',
+            150 * 2000 + 700 * 500 + 100 * 40000 + 50 * 7000 + 100 * 10000,
+        ),
+        (
             OpenAIChat(),
             price(input=2, cached_input="0.5", output=8),
             # More cached than there was: a server's fault that costs nobody a negative amount.
@@ -128,6 +160,9 @@ GEMINI = price(
         "anthropic",
         "anthropic-thinking",
         "gemini",
+        "gemini-cached-audio",
+        "gemini-cached-pictures",
+        "openai-cached-audio",
         "too-many-cached",
         "reasoning-beside",
         "thinking-unnamed",
@@ -237,6 +272,22 @@ def test_a_stream_that_tells_its_cached_tokens_only_at_its_end_is_charged_for_th
     assert amount_nusd(WRITTEN, usage) == 70 * 200 + 3 * 10000
 
 
+def test_audio_that_only_the_end_of_a_stream_tells_as_cached_is_charged_as_cached():
+    audio = {"promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 900}]}
+    begun = {"promptTokenCount": 1000, **audio}
+    ended = {
+        **begun,
+        "candidatesTokenCount": 100,
+        "cachedContentTokenCount": 900,
+        "cacheTokensDetails": audio["promptTokensDetails"],
+    }
+    events = [gemini.said({"text": "x"}, usageMetadata=usage) for usage in (begun, ended)]
+    told = [GeminiContent().read_event(json.dumps(event).encode(), b"").usage for event in events]
+    rates = price(input=2, cached_input="0.5", audio_input=40, output=10)
+
+    assert amount_nusd(rates, reduce(merged, told, None)) == 1_650_000
+
+
 @pytest.mark.parametrize(
     ("rates", "usage", "ratio", "nusd"),
     [
@@ -276,6 +327,8 @@ usages = st.builds(
             "cache_write_1h_tokens",
             "image_input_tokens",
             "audio_input_tokens",
+            "cached_image_input_tokens",
+            "cached_audio_input_tokens",
             "reasoning_tokens",
             "audio_output_tokens",
         )
