@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from django.contrib.admin import ShowFacets
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import ValidationError
-from django.db.models import Model, QuerySet
+from django.db.models import DecimalField, Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
@@ -22,6 +22,8 @@ from simple_history.admin import SimpleHistoryAdmin
 from simple_history.template_utils import HistoricalRecordContextHelper
 from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
+
+from relay_app.admin.fields import NumberInput, PlainDecimalField
 
 F = TypeVar("F", bound=Callable[..., Any])
 SECRET_FIELDS = {"key_hash", "value", "value_hash", "password"}
@@ -37,6 +39,9 @@ class PlainAdmin(ModelAdmin):  # type: ignore[misc]  # unfold is untyped
     # Counts beside each choice of a filter cost a scan of the table for each.
     show_facets = ShowFacets.NEVER
     empty_value_display = EMPTY
+    formfield_overrides: ClassVar[Any] = {
+        DecimalField: {"form_class": PlainDecimalField, "widget": NumberInput}
+    }
     # Unfold's pages with names as they are in the header, and plain words for no rows.
     change_list_template: Any = "relay_app/admin/change_list.html"
     change_form_template: Any = "relay_app/admin/change_form.html"

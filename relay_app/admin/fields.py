@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
 from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
 from unfold.widgets import (
-    UnfoldAdminDecimalFieldWidget,
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminSelectWidget,
     UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
 )
 
 from billing_app.core.money import show_usd, usd_to_nusd
@@ -23,6 +24,7 @@ from relay_app.routes import AUTO
 
 MONOSPACE = {"class": "font-mono", "spellcheck": "false"}
 MOST_ROWS = 30
+_DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
 # Stands for the value of a header, which is not shown. No header can hold it: it is not Latin-1.
 MASK = "•••"
 
@@ -174,17 +176,42 @@ class LimitField(forms.IntegerField):
         return super().clean(value) or 0
 
 
-class UsdField(forms.DecimalField):
+class NumberInput(UnfoldAdminTextInputWidget):  # type: ignore[misc]  # unfold is untyped
+    """A box for a decimal number as text: in a number's box browsers drop a comma in silence,
+    and the server would read 15 where 1,5 was typed."""
+
+    def __init__(self, attrs: dict[str, Any] | None = None) -> None:
+        super().__init__(attrs={"inputmode": "decimal", "autocomplete": "off", **(attrs or {})})
+
+
+class PlainDecimalField(forms.DecimalField):
+    """A decimal number of digits and at most one point, shown without padding zeros."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"widget": NumberInput(), **options})
+
+    def prepare_value(self, value: Any) -> Any:
+        """Return the text to edit; what was typed stays as it is."""
+        return f"{value.normalize():f}" if isinstance(value, Decimal) else value
+
+    def to_python(self, value: Any) -> Decimal | None:
+        """Return the number; raise ValidationError for commas, exponents and other texts."""
+        if isinstance(value, str) and value.strip() and not _DECIMAL.fullmatch(value.strip()):
+            raise ValidationError(
+                "Write digits, with a point before the decimals and no comma, such as 12.50."
+            )
+        return super().to_python(value)
+
+
+class UsdField(PlainDecimalField):
     """An amount of USD, kept as nano-dollars; empty is none."""
 
     def __init__(self, **options: Any) -> None:
-        widget = UnfoldAdminDecimalFieldWidget()
         super().__init__(
             required=False,
             min_value=0,
             max_digits=19,
             decimal_places=9,
-            widget=widget,
             **options,
         )
 
