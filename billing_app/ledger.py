@@ -30,6 +30,7 @@ from django.utils import timezone
 from billing_app.core.books import Books
 from billing_app.core.operations import (
     AccountRow,
+    Credit,
     Entry,
     Operation,
     Outcome,
@@ -191,6 +192,9 @@ def _load(operations: Iterable[Operation], *, now: datetime | None) -> Books:
     for pk, *values in known.values_list("pk", *SESSION_FIELDS):
         row = dict(zip(SESSION_FIELDS, values, strict=True))
         books.sessions[pk] = SessionRow(id=pk, **{**row, "state": State(row["state"])})
+    if keys := {op.idempotency_key for op in operations if isinstance(op, Credit)} - {None}:
+        used = LedgerEntry.objects.filter(idempotency_key__in=keys)
+        books.used_keys.update(used.values_list("idempotency_key", flat=True))
     return books
 
 
@@ -250,5 +254,6 @@ def _entry(entry: Entry, now: datetime) -> LedgerEntry:
         balance_nusd=entry.balance_nusd,
         reason=entry.reason[:200],
         actor_id=entry.actor_id,
+        idempotency_key=entry.idempotency_key,
         created_at=now,
     )

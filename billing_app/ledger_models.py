@@ -152,6 +152,8 @@ class LedgerEntry(models.Model):
     actor = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
     )
+    # Of a payment that was sent twice, one entry has it and the other is never made.
+    idempotency_key = models.UUIDField(null=True, unique=True, editable=False)
     created_at = models.DateTimeField(default=timezone.now, db_index=True)
 
     objects = LedgerEntryQuerySet.as_manager()

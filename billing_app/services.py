@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,9 +14,9 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from billing_app.core.operations import Credit, Done, Kind
+from billing_app.core.operations import Credit, Done, Ignored, Kind
 from billing_app.ledger import Failed, run_batch
-from billing_app.models import RedemptionCode, Token, User
+from billing_app.models import LedgerEntry, RedemptionCode, Token, User
 
 KEY_PREFIX = "sk-relay-"
 SHORTEST_HINTED = 16  # a shorter key would be given away by what is shown
@@ -104,10 +105,11 @@ class CreditRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paid:
-    """What was paid in, and what the wallet has now."""
+    """What was paid in, and what the wallet had after it; `is_repeat`: an earlier call did it."""
 
     amount_nusd: int
     balance_nusd: int
+    is_repeat: bool = False
 
 
 def wallet_credit(
@@ -117,9 +119,11 @@ def wallet_credit(
     reason: str,
     actor_id: int | None = None,
     kind: Kind = Kind.TOP_UP,
+    idempotency_key: uuid.UUID | None = None,
 ) -> Paid:
     """Pay into a wallet, or take out of it by a negative adjustment; return the new balance.
 
+    A second call with the same `idempotency_key` changes nothing and returns what the first did.
     Raises CreditRefusedError.
     """
     if not amount_nusd or (amount_nusd < 0 and kind is not Kind.ADJUSTMENT):
@@ -127,11 +131,19 @@ def wallet_credit(
     if not reason.strip():
         raise CreditRefusedError("say why: the reason stays with the entry")
     credit = Credit(
-        wallet_id=user_id, amount_nusd=amount_nusd, kind=kind, reason=reason, actor_id=actor_id
+        wallet_id=user_id,
+        amount_nusd=amount_nusd,
+        kind=kind,
+        reason=reason,
+        actor_id=actor_id,
+        idempotency_key=idempotency_key,
     )
     [outcome] = run_batch([credit])
     if isinstance(outcome, Failed):
         raise CreditRefusedError(str(outcome.error))
+    if isinstance(outcome, Ignored):
+        entry = LedgerEntry.objects.get(idempotency_key=idempotency_key)
+        return Paid(amount_nusd=entry.amount_nusd, balance_nusd=entry.balance_nusd, is_repeat=True)
     assert isinstance(outcome, Done)
     return Paid(amount_nusd=amount_nusd, balance_nusd=outcome.balance_nusd)
 

@@ -46,6 +46,8 @@ class Books:
     accounts: dict[int, AccountRow] = field(default_factory=dict)
     sessions: dict[uuid.UUID, SessionRow] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
+    # Idempotency keys of credits that were carried out.
+    used_keys: set[uuid.UUID] = field(default_factory=set)
 
     def apply(self, operation: Operation) -> Outcome:
         """Carry out one operation; raise UnknownWalletError."""
@@ -142,6 +144,10 @@ class Books:
 
     def _credit(self, op: Credit) -> Outcome:
         wallet = self._wallet(op.wallet_id)
+        if op.idempotency_key is not None:
+            if op.idempotency_key in self.used_keys:
+                return Ignored()
+            self.used_keys.add(op.idempotency_key)
         wallet.available_nusd += op.amount_nusd
         wallet.credited_nusd += op.amount_nusd
         self.entries.append(
@@ -154,6 +160,7 @@ class Books:
                 balance_nusd=wallet.available_nusd,
                 reason=op.reason,
                 actor_id=op.actor_id,
+                idempotency_key=op.idempotency_key,
             )
         )
         return Done(balance_nusd=wallet.available_nusd)

@@ -101,6 +101,7 @@ class Entry:
     balance_nusd: int
     reason: str = ""
     actor_id: int | None = None
+    idempotency_key: uuid.UUID | None = None
 
 
 # -- operations ----------------------------------------------------------------------------
@@ -183,13 +184,14 @@ class Fee:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """Pay in, or take out by a negative adjustment."""
+    """Pay in, or take out by a negative adjustment; of two with the same key only the first."""
 
     wallet_id: int
     amount_nusd: int
     kind: Kind
     reason: str = ""
     actor_id: int | None = None
+    idempotency_key: uuid.UUID | None = None
 
 
 Operation: TypeAlias = Reserve | Raise | Settle | MarkRefundDue | Refund | Reap | Fee | Credit

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import uuid
 from decimal import Decimal
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter, DropdownFilter
 from unfold.forms import BaseDialogForm
-from unfold.widgets import UnfoldAdminDecimalFieldWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminTextInputWidget
 
 from billing_app.core.money import show_usd, usd_to_nusd
 from billing_app.core.operations import Kind
 from billing_app.models import LedgerEntry, RedemptionCode, Token, User, Wallet
-from billing_app.services import CreditRefusedError, wallet_credit
+from billing_app.services import CreditRefusedError, Paid, wallet_credit
 from relay_app.admin.base import (
     EMPTY,
     PlainAdmin,
@@ -32,6 +35,7 @@ from relay_app.admin.base import (
     page_of,
 )
 from relay_app.admin.base import button as dialog_button
+from relay_app.admin.fields import PlainDecimalField
 from relay_app.admin.filters import MomentFilter
 from relay_app.admin.why import why_url
 
@@ -60,34 +64,51 @@ class BalanceFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
 
 
 class AmountForm(BaseDialogForm):  # type: ignore[misc]  # unfold is untyped
-    """Asks for an amount of USD and why."""
+    """Asks for an amount of USD and why, under the name of the account and what it has."""
 
-    amount = forms.DecimalField(
-        label="USD",
-        max_digits=19,
-        decimal_places=9,
-        min_value=Decimal("0.000000001"),
-        max_value=MAX_USD,
-        widget=UnfoldAdminDecimalFieldWidget(),
-    )
+    form_before_template = "relay_app/admin/balance.html"
+
+    amount = PlainDecimalField(label="USD", max_digits=19, decimal_places=9, max_value=MAX_USD)
     reason = forms.CharField(
         label="Reason",
         max_length=200,
         widget=UnfoldAdminTextInputWidget(attrs={"placeholder": "stays with the entry"}),
     )
+    # Made when the dialog is: whatever is sent twice is paid once.
+    key = forms.UUIDField(required=False, initial=uuid.uuid4, widget=forms.HiddenInput)
+
+    def get_before_template_context(
+        self, request: HttpRequest, object_id: int | str | None = None
+    ) -> dict[str, Any]:
+        """Return whose wallet it is."""
+        wallet = get_object_or_404(Wallet.objects.select_related("user"), pk=object_id)
+        return {"wallet": wallet, "available": show_usd(wallet.available_nusd)}
+
+    def clean_amount(self) -> Decimal:
+        """Refuse what pays nothing in."""
+        amount: Decimal = self.cleaned_data["amount"]
+        if amount <= 0:
+            raise ValidationError("A top-up must be more than 0; take money out by Adjust.")
+        return amount
 
 
 class AdjustmentForm(AmountForm):
     """The same; a negative amount takes money out."""
 
-    amount = forms.DecimalField(
+    amount = PlainDecimalField(
         label="USD, negative to take out",
         max_digits=19,
         decimal_places=9,
         min_value=-MAX_USD,
         max_value=MAX_USD,
-        widget=UnfoldAdminDecimalFieldWidget(),
     )
+
+    def clean_amount(self) -> Decimal:
+        """Refuse what changes nothing."""
+        amount: Decimal = self.cleaned_data["amount"]
+        if not amount:
+            raise ValidationError("An adjustment of 0 changes nothing.")
+        return amount
 
 
 def usd_column(field: str, description: str) -> Any:
@@ -174,13 +195,22 @@ class WalletAdmin(ReadOnly, PlainAdmin):
                 reason=form.cleaned_data["reason"],
                 actor_id=request.user.pk,
                 kind=kind,
+                idempotency_key=form.cleaned_data["key"],
             )
         except (CreditRefusedError, ValueError) as error:
             self.message_user(request, str(error), messages.ERROR)
         else:
-            words = f"{show_usd(paid.amount_nusd)}: {wallet.user.username} has"
-            self.message_user(request, f"{words} {show_usd(paid.balance_nusd)}.", messages.SUCCESS)
+            level = messages.WARNING if paid.is_repeat else messages.SUCCESS
+            self.message_user(request, _paid_words(wallet, paid), level)
         return go_to(request, page_of(Wallet, wallet.pk))
+
+
+def _paid_words(wallet: Wallet, paid: Paid) -> str:
+    amount, balance = show_usd(abs(paid.amount_nusd)), show_usd(paid.balance_nusd)
+    direction = "in" if paid.amount_nusd > 0 else "out"
+    if paid.is_repeat:
+        return f"This was paid {direction} already, and not again: {amount}."
+    return f"{amount} paid {direction}: {wallet.user.username} has {balance}."
 
 
 @admin.register(LedgerEntry)
