@@ -51,6 +51,7 @@ from relay_app.core.types import Call, Tried
 from relay_app.dialects.base import Dialect
 from relay_app.errors import (
     STOPPING,
+    ModelPriceMissing,
     RateLimitExceeded,
     RelayError,
     UpstreamCapacity,
@@ -312,7 +313,8 @@ def _last_resort(loop: AttemptLoop, record: RequestRecord) -> Answer:
     bill = record.bill
     is_full = loop.room_at_s is not None
     if bill is not None and bill.refusal is not None and not (loop.failures or is_full):
-        record.stop_reason = "not covered"
+        is_unpriced = isinstance(bill.refusal, ModelPriceMissing)
+        record.stop_reason = "no price" if is_unpriced else "not covered"
         raise bill.refusal
     failure = telling_failure(loop.failures)
     if failure is None or failure.empty_answer is None:

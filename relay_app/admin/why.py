@@ -49,6 +49,7 @@ DECISIONS = {
     "all full": "All channels that were left were at their limits.",
     "no switches left": "No more changes of channel were allowed (MaxSwitchesPerRequest).",
     "not covered": "The account or the token has too little money for it: nothing was sent.",
+    "no price": "The model has no price, and option AllowUnpricedModels is off: nothing was sent.",
     "total time limit": "The time for all attempts (option TotalTimeout) was over.",
 }
 

@@ -231,6 +231,7 @@ def test_a_model_without_a_price_is_refused_unless_that_is_allowed(world):
 
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "model_price_missing")
     assert served.status_code == 200
+    assert world.log(refused.headers["x-request-id"]).stop_reason == "no price"
     log = world.log(served.headers["x-request-id"])
     assert (log.cost_nusd, log.billing) == (0, "unpriced")
     assert entries(world) == []
