@@ -192,9 +192,10 @@ def _load(operations: Iterable[Operation], *, now: datetime | None) -> Books:
     for pk, *values in known.values_list("pk", *SESSION_FIELDS):
         row = dict(zip(SESSION_FIELDS, values, strict=True))
         books.sessions[pk] = SessionRow(id=pk, **{**row, "state": State(row["state"])})
-    if keys := {op.idempotency_key for op in operations if isinstance(op, Credit)} - {None}:
+    keys = {op.idempotency_key for op in operations if isinstance(op, Credit)} - {None}
+    if keys:
         used = LedgerEntry.objects.filter(idempotency_key__in=keys)
-        books.used_keys.update(used.values_list("idempotency_key", flat=True))
+        books.used_keys = {key for key in used.values_list("idempotency_key", flat=True) if key}
     return books
 
 

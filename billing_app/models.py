@@ -24,6 +24,8 @@ TOKEN_PRICES = (
     "audio_output",
 )
 OTHER_PRICES = ("per_call", "per_image", "per_second")
+# A price has one of these: what has others alone would serve for nothing.
+MAIN_PRICES = ("input", "output", *OTHER_PRICES)
 
 
 class User(AbstractUser):
@@ -70,13 +72,17 @@ class Price(models.Model):
         unique=True,
         help_text="A name as clients send it, or a beginning and *, e.g. gpt-4o*.",
     )
-    input = _price("USD per million tokens of prompt.", "input")
+    input = _price("USD per million tokens of prompt. Empty: the prompt costs nothing.", "input")
     cached_input = _price("Of the prompt, read from a cache. Empty: as input.", "cached input")
     cache_write = _price("Written to a cache for 5 minutes. Empty: as input.", "cache write")
     cache_write_1h = _price(
         "Written to a cache for an hour. Empty: as cache write.", "cache write, 1 h"
     )
-    output = _price("USD per million tokens that are generated.", "output")
+    output = _price(
+        "USD per million tokens that are generated. Empty: they cost nothing, which is fine for"
+        " embeddings.",
+        "output",
+    )
     reasoning_output = _price("Of the output, reasoning. Empty: as output.", "reasoning")
     image_input = _price("Of the prompt, pictures. Empty: as input.", "image input")
     audio_input = _price("Of the prompt, sound. Empty: as input.", "audio input")
@@ -103,8 +109,9 @@ class Price(models.Model):
             raise ValidationError(
                 {"per_call": f"a price per call leaves no room for {', '.join(by_token)}"}
             )
-        if not by_token and all(getattr(self, name) is None for name in OTHER_PRICES):
-            raise ValidationError("give at least one price; 0 is one")
+        if all(getattr(self, name) is None for name in MAIN_PRICES):
+            *names, last = MAIN_PRICES
+            raise ValidationError(f"give at least one of {', '.join(names)} and {last}; 0 is one")
 
 
 class Token(models.Model):

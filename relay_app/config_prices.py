@@ -7,6 +7,7 @@ from django.core.exceptions import ValidationError
 from billing_app.models import OTHER_PRICES, TOKEN_PRICES, Price
 from relay_app.config_file import Config
 from relay_app.config_plan import Plan, take, validate
+from relay_app.config_rows import PriceRow
 
 ATTRIBUTES = {name: name for name in (*TOKEN_PRICES, *OTHER_PRICES)}
 
@@ -19,12 +20,17 @@ def plan_prices(plan: Plan, config: Config) -> None:
         price = prices.get(row.model) or Price(model=row.model)
         fields, words = take(row, price, ATTRIBUTES)
         validate(plan, row, price, fields=fields, names={"name": "model", **ATTRIBUTES})
-        try:
-            price.clean()
-        except ValidationError as error:
-            plan.refuse(row.path, " ".join(error.messages))
+        if row.is_sound:  # else what it lacks is what was refused already
+            _check(plan, row, price)
         plan.save(price, fields)
         plan.say(price, f"price {row.model}", words=words)
+
+
+def _check(plan: Plan, row: PriceRow, price: Price) -> None:
+    try:
+        price.clean()
+    except ValidationError as error:
+        plan.refuse(row.path, " ".join(error.messages))
 
 
 def prune_prices(plan: Plan, config: Config) -> None:

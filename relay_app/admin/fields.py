@@ -194,7 +194,7 @@ class PlainDecimalField(forms.DecimalField):
         """Return the text to edit; what was typed stays as it is."""
         return f"{value.normalize():f}" if isinstance(value, Decimal) else value
 
-    def to_python(self, value: Any) -> Decimal | None:
+    def to_python(self, value: Any) -> Any:
         """Return the number; raise ValidationError for commas, exponents and other texts."""
         if isinstance(value, str) and value.strip() and not _DECIMAL.fullmatch(value.strip()):
             raise ValidationError(

@@ -151,7 +151,8 @@ def test_limits_of_a_token(client: Client, alice: User) -> None:
     [
         ({"model": "a*b", "input": "1"}, "a name, or a beginning"),
         ({"model": "m", "input": "-1"}, "greater than or equal to 0"),
-        ({"model": "m"}, "at least one price"),
+        ({"model": "m"}, "at least one of input, output, per_call, per_image and per_second"),
+        ({"model": "m", "cached_input": "1", "audio_output": "1"}, "at least one of input"),
         ({"model": "m", "input": "1", "per_call": "1"}, "leaves no room for input"),
         ({"model": "m", "input": "0.0000001"}, "no more than 6 decimal places"),
     ],
