@@ -181,6 +181,11 @@ class Token(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def total_limit_nusd(self) -> int | None:
+        """Return what it may spend in all; None: no limit. Limited to nothing named is nothing."""
+        return None if self.is_unlimited else self.limit_nusd or 0
+
 
 from billing_app.ledger_models import (  # noqa: E402  # they refer to the models above
     BillingSession,

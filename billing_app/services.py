@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -62,9 +63,20 @@ def token_create(
         **limits,
     )
     key = token_give_key(token, key=key)
+    if fault := limit_fault(is_unlimited=token.is_unlimited, limit_nusd=token.limit_nusd):
+        raise ValidationError({"limit_nusd": fault})
     token.full_clean()
     token.save()
     return token, key
+
+
+def limit_fault(*, is_unlimited: bool, limit_nusd: int | None) -> str:
+    """Return why a token can't have both; empty if it can."""
+    if is_unlimited and limit_nusd is not None:
+        return "it is unlimited: leave the limit empty, or turn unlimited off"
+    if not is_unlimited and limit_nusd is None:
+        return "give a limit, or leave it unlimited"
+    return ""
 
 
 def token_give_key(token: Token, *, key: str | None = None) -> str:

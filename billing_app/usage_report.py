@@ -36,7 +36,7 @@ def token_usage(token_id: int) -> TokenUsage:
     today = timezone.now().astimezone(UTC).date()
     today_nusd = account.day_nusd if account.day == today else 0
     month_nusd = account.month_nusd if account.month == today.replace(day=1) else 0
-    limit_nusd = None if token.is_unlimited else token.limit_nusd
+    limit_nusd = token.total_limit_nusd
     left = [
         wallet.available_nusd,
         *_left(limit_nusd, account.spent_nusd + account.reserved_nusd),

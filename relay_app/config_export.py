@@ -201,6 +201,10 @@ def _tokens(notices: list[str]) -> list[dict[str, Any]]:
     tokens = Token.objects.select_related("user")
     for token in sorted(tokens, key=lambda token: (token.user.username, token.name)):
         row = _row(TokenRow, token, attributes, user=token.user.username)
+        if not token.is_unlimited:
+            row["limit_usd"] = said(Decimal(token.total_limit_nusd or 0) / NANO)
+        elif token.limit_nusd is not None:  # from before both were refused together
+            del row["limit_usd"]
         if reason := _why_no_channel(token, channels):
             # Without its channel it could use all: it must not work.
             row |= {"specific_channel": "", "enabled": False}

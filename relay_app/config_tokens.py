@@ -10,7 +10,7 @@ from msgspec import UnsetType
 from msgspec.structs import replace
 
 from billing_app.models import Token, User
-from billing_app.services import key_hash, key_hint
+from billing_app.services import key_hash, key_hint, limit_fault
 from channels_app.models import Channel, Group
 from relay_app.config_fields import nearest, shown
 from relay_app.config_file import Config
@@ -89,9 +89,13 @@ def _plan_token(plan: Plan, row: TokenRow, token: Token, around: _Around) -> Non
         plan.refuse(row.path, "a new token wants key or key_hash")
     if found is not None and around.owners.setdefault(found, label) != label:
         plan.refuse(row.path, f"its key is already used by token {around.owners[found]}")
-    if not isinstance(row.limit_usd, UnsetType) and isinstance(row.unlimited, UnsetType):
-        row = replace(row, unlimited=row.limit_usd is None)
+    row = _with_both_limits(row, token)
+    token.limit_nusd = token.limit_nusd if is_new(token) else _stored_limit(token)
     fields, words = take(row, token, ATTRIBUTES)
+    if row.is_sound and (is_new(token) or not {"is_unlimited", "limit_nusd"}.isdisjoint(fields)):
+        fault = limit_fault(is_unlimited=token.is_unlimited, limit_nusd=token.limit_nusd)
+        if fault:
+            plan.refuse(f"{row.path}.limit_usd", fault)
     if found is not None and token.key_hash != found:
         token.key_hash = found
         token.hint = "…" if isinstance(row.key, UnsetType) else key_hint(row.key)
@@ -103,6 +107,20 @@ def _plan_token(plan: Plan, row: TokenRow, token: Token, around: _Around) -> Non
     validate(plan, row, token, fields=fields, names={"name": "name", **ATTRIBUTES})
     plan.save(token, fields)
     plan.say(token, f"token {label}", words=words)
+
+
+def _with_both_limits(row: TokenRow, token: Token) -> TokenRow:
+    """Return the row with what one of `unlimited` and `limit_usd` says of the other."""
+    if isinstance(row.unlimited, UnsetType) and not isinstance(row.limit_usd, UnsetType):
+        return replace(row, unlimited=row.limit_usd is None)
+    if row.unlimited is True and not token.is_unlimited and isinstance(row.limit_usd, UnsetType):
+        return replace(row, limit_usd=None)
+    return row
+
+
+def _stored_limit(token: Token) -> int | None:
+    """Return the limit in the database; limited to nothing named is limited to 0."""
+    return token.limit_nusd if token.is_unlimited else token.total_limit_nusd
 
 
 def _channels(plan: Plan, config: Config) -> set[str]:

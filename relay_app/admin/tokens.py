@@ -16,7 +16,7 @@ from django.utils.text import capfirst
 from unfold.contrib.filters.admin import DropdownFilter
 
 from billing_app.models import Token, User
-from billing_app.services import token_give_key, tokens_set_enabled
+from billing_app.services import limit_fault, token_give_key, tokens_set_enabled
 from channels_app.models import Channel
 from relay_app.admin.base import (
     HistoryAdmin,
@@ -115,7 +115,7 @@ class TokenForm(forms.ModelForm[Token]):
     tpm = LimitField(label="Tokens a minute", help_text="0 is no limit.")
     concurrency = LimitField(label="Requests at once", help_text="0 is no limit.")
     limit_nusd = UsdField(
-        label="Limit in USD", help_text="The most that it may spend in all, if it is not unlimited."
+        label="Limit in USD", help_text="The most that it may spend in all, if unlimited is off."
     )
     daily_limit_nusd = UsdField(
         label="Daily limit in USD", help_text="The most in a day (UTC). Empty: no limit."
@@ -171,13 +171,19 @@ class TokenForm(forms.ModelForm[Token]):
         return name
 
     def clean(self) -> dict[str, Any]:
-        """Refuse a channel of its own for a token whose owner is not staff."""
+        """Refuse a channel of its own for one who is not staff, and limits that contradict."""
         data: dict[str, Any] = super().clean() or {}
         owner = data.get("user")
         is_new = not {"user", "specific_channel"}.isdisjoint(self.changed_data)
         if is_new and data.get("specific_channel") and owner and not owner.is_staff:
             name = shown(owner.username)
             self.add_error("specific_channel", f"Only for staff, which user {name} is not.")
+        if "limit_nusd" in data:
+            fault = limit_fault(
+                is_unlimited=bool(data.get("is_unlimited")), limit_nusd=data["limit_nusd"]
+            )
+            if fault:
+                self.add_error("limit_nusd", f"{capfirst(fault)}.")
         return data
 
 

@@ -60,6 +60,7 @@ def test_a_field_is_stored(
         ("specific_channel", "primry", "There is no channel 'primry'; did you mean primary?"),
         ("specific_channel", "primary", "Only for staff, which user 'alice' is not."),
         ("group", "nowhere", "Select a valid choice."),
+        ("daily_limit_nusd", "-1", "greater than or equal to 0"),
     ],
 )
 def test_a_value_that_the_relay_would_not_take_is_refused_at_its_field(
@@ -70,6 +71,17 @@ def test_a_value_that_the_relay_would_not_take_is_refused_at_its_field(
     response = client.post(ADD, token_form(alice, **{field: value}))
 
     assert error in " ".join(errors(response)[field])
+    assert not Token.objects.exists()
+
+
+def test_a_token_has_a_limit_or_is_unlimited(client: Client, alice: User) -> None:
+    both = client.post(ADD, token_form(alice, limit_nusd="5"))
+    neither = client.post(ADD, token_form(alice, is_unlimited="", limit_nusd=""))
+    bad = client.post(ADD, token_form(alice, is_unlimited="", limit_nusd="1,5"))
+
+    assert "It is unlimited: leave the limit empty" in errors(both)["limit_nusd"][0]
+    assert errors(neither)["limit_nusd"] == ["Give a limit, or leave it unlimited."]
+    assert len(errors(bad)["limit_nusd"]) == 1
     assert not Token.objects.exists()
 
 

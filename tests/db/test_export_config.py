@@ -75,7 +75,7 @@ users:
   - {name: operator, staff: true, group: auto}
   - {name: bob, enabled: false}
 tokens:
-  - {name: ci, user: alice, key: sk-relay-hidden, unlimited: false, enabled: false}
+  - {name: ci, user: alice, key: sk-relay-hidden, limit_usd: 0, enabled: false}
   - name: all
     user: operator
     key: sk-relay-hidden-too

@@ -104,5 +104,6 @@ def token_form(user: User, **fields: Any) -> dict[str, Any]:
         "group": "",
         "model_names": "",
         "is_enabled": "on",
+        "is_unlimited": "on",
         **fields,
     }
