@@ -7,6 +7,7 @@ that reads configuration files.
 
 from relay_app.admin import (
     channels,
+    codes,
     groups,
     home,
     money,
@@ -19,6 +20,7 @@ from relay_app.admin import (
 
 __all__ = [
     "channels",
+    "codes",
     "groups",
     "home",
     "money",

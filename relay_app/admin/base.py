@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from django.contrib.admin import ShowFacets
+from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import ValidationError
 from django.db.models import DecimalField, Model, QuerySet
@@ -23,6 +24,7 @@ from simple_history.template_utils import HistoricalRecordContextHelper
 from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
 
+from billing_app.core.money import show_usd
 from relay_app.admin.fields import NumberInput, PlainDecimalField
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -167,6 +169,11 @@ def in_words(value: Any) -> str:
     return str(value)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things, such as `1 code` or `2 codes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def moment_column(field: str, description: str) -> Callable[[Any, Any], str]:
     """Return a column that shows a row's field with `moment_text`."""
 
@@ -174,6 +181,18 @@ def moment_column(field: str, description: str) -> Callable[[Any, Any], str]:
     def shown(_page: Any, row: Any) -> str:
         """Return the time of the row."""
         return moment_text(getattr(row, field))
+
+    return shown
+
+
+def usd_column(field: str, description: str) -> Any:
+    """Return a column that shows nano-dollars as USD."""
+
+    @column(description, ordering=field)
+    def shown(_page: Any, row: Any) -> str:
+        """Return the amount of the row."""
+        amount_nusd = getattr(row, field)
+        return EMPTY if amount_nusd is None else show_usd(amount_nusd)
 
     return shown
 
@@ -186,6 +205,24 @@ def list_action(description: str, *, permissions: Iterable[str]) -> Callable[[F]
         return done
 
     return decorate
+
+
+def list_button(description: str, *, icon: str, permissions: Iterable[str]) -> Callable[[F], F]:
+    """Return a decorator for a button of a list that leads to a page of its own."""
+
+    def decorate(function: F) -> F:
+        done: F = action(description=description, icon=icon, permissions=list(permissions))(
+            function
+        )
+        return done
+
+    return decorate
+
+
+def log_rows(request: HttpRequest, rows: Iterable[Model], *, flag: int, words: str) -> None:
+    """Write what was done to the rows into their histories, with who did it."""
+    user_id = cast("int", request.user.pk)
+    LogEntry.objects.log_actions(user_id, list(rows), flag, words)
 
 
 def button(

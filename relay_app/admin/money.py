@@ -1,4 +1,4 @@
-"""Pages of wallets, ledger entries and redemption codes. Balances change only by entries."""
+"""Pages of wallets and ledger entries. Balances change only by entries."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
-from django.utils import timezone
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import BooleanRadioFilter, ChoicesDropdownFilter, DropdownFilter
+from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
 from unfold.forms import BaseDialogForm
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from billing_app.core.money import show_usd, usd_to_nusd
 from billing_app.core.operations import Kind
-from billing_app.models import LedgerEntry, RedemptionCode, Token, User, Wallet
+from billing_app.models import LedgerEntry, Token, Wallet
 from billing_app.services import CreditRefusedError, Paid, wallet_credit
 from relay_app.admin.base import (
     EMPTY,
@@ -29,10 +28,10 @@ from relay_app.admin.base import (
     column,
     go_to,
     link,
-    list_action,
     list_of_rows,
     moment_column,
     page_of,
+    usd_column,
 )
 from relay_app.admin.base import button as dialog_button
 from relay_app.admin.fields import PlainDecimalField
@@ -109,18 +108,6 @@ class AdjustmentForm(AmountForm):
         if not amount:
             raise ValidationError("An adjustment of 0 changes nothing.")
         return amount
-
-
-def usd_column(field: str, description: str) -> Any:
-    """Return a column that shows nano-dollars as USD."""
-
-    @column(description, ordering=field)
-    def shown(_page: Any, row: Any) -> str:
-        """Return the amount of the row."""
-        amount_nusd = getattr(row, field)
-        return EMPTY if amount_nusd is None else show_usd(amount_nusd)
-
-    return shown
 
 
 @admin.register(Wallet)
@@ -258,52 +245,3 @@ class LedgerEntryAdmin(ReadOnly, PlainAdmin):
         if entry.session is None:
             return EMPTY
         return link(why_url(entry.session.request_id), entry.session.request_id[:8])
-
-
-@admin.register(RedemptionCode)
-class RedemptionCodeAdmin(PlainAdmin):
-    """Codes that pay in; made by `manage.py create_codes`, which shows them once."""
-
-    list_display = ("hint", "batch", "amount", "state", "expires", "by", "redeemed")
-    list_filter: ClassVar[Any] = (("is_enabled", BooleanRadioFilter), "batch")
-    search_fields = ("batch", "hint", "redeemed_by__username")
-    search_help_text = "Batch, ends of a code or who redeemed it"
-    list_select_related = ("redeemed_by",)
-    actions = ("disable_selected",)
-    fields = ("hint", "batch", "amount", "state", "expires", "by", "redeemed", "is_enabled")
-    readonly_fields = ("hint", "batch", "amount", "state", "expires", "by", "redeemed")
-
-    amount = usd_column("amount_nusd", "Amount")
-    expires = moment_column("expires_at", "Expires")
-    redeemed = moment_column("redeemed_at", "Redeemed")
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: a code is shown once, by the command that makes it."""
-        return False
-
-    def has_delete_permission(
-        self, request: HttpRequest, obj: RedemptionCode | None = None
-    ) -> bool:
-        """Return False: redeemed ones explain entries, others can be disabled."""
-        return False
-
-    @column("State", label={"open": "success", "redeemed": "info", "disabled": "warning"})
-    def state(self, code: RedemptionCode) -> str:
-        """Return whether the code can be redeemed."""
-        if code.redeemed_at is not None:
-            return "redeemed"
-        if code.expires_at is not None and code.expires_at <= timezone.now():
-            return "expired"
-        return "open" if code.is_enabled else "disabled"
-
-    @column("By", ordering="redeemed_by__username")
-    def by(self, code: RedemptionCode) -> SafeString | str:
-        """Return a link to who redeemed it."""
-        user = code.redeemed_by
-        return link(page_of(User, user.pk), user.username) if user else EMPTY
-
-    @list_action("Disable", permissions=["change"])
-    def disable_selected(self, request: HttpRequest, codes: QuerySet[RedemptionCode]) -> None:
-        """Disable the codes that are ticked and not redeemed yet."""
-        count = codes.filter(redeemed_at=None).update(is_enabled=False)
-        self.message_user(request, f"{count} codes disabled.", messages.SUCCESS)

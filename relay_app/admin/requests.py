@@ -28,9 +28,9 @@ from relay_app.admin.base import (
     link,
     moment_column,
     page_of,
+    usd_column,
 )
 from relay_app.admin.filters import GroupNameFilter, MomentFilter
-from relay_app.admin.money import usd_column
 from relay_app.admin.why import status_colour, why_url
 from relay_app.models import Attempt, RequestLog
 
