@@ -5,7 +5,7 @@ from django.db import migrations
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("billing_app", "0005_wallets"),
+        ("billing_app", "0006_entry_keys"),
     ]
 
     operations = [
