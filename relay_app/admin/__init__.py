@@ -14,6 +14,7 @@ from relay_app.admin import (
     options,
     prices,
     requests,
+    sessions,
     tokens,
     users,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "options",
     "prices",
     "requests",
+    "sessions",
     "tokens",
     "users",
 ]

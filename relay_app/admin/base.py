@@ -185,14 +185,25 @@ def moment_column(field: str, description: str) -> Callable[[Any, Any], str]:
     return shown
 
 
-def usd_column(field: str, description: str) -> Any:
-    """Return a column that shows nano-dollars as USD."""
+def usd_text(amount_nusd: int | None, *, is_signed: bool = False) -> str:
+    """Return nano-dollars as USD, coloured if negative; `is_signed`: positive ones have a sign."""
+    if amount_nusd is None:
+        return EMPTY
+    text = show_usd(amount_nusd)
+    if amount_nusd < 0:
+        return format_html('<span class="relay-minus">{}</span>', text)
+    if is_signed and amount_nusd:
+        return format_html('<span class="relay-plus">+{}</span>', text)
+    return text
+
+
+def usd_column(field: str, description: str, *, is_signed: bool = False) -> Any:
+    """Return a column that shows nano-dollars with `usd_text`."""
 
     @column(description, ordering=field)
     def shown(_page: Any, row: Any) -> str:
         """Return the amount of the row."""
-        amount_nusd = getattr(row, field)
-        return EMPTY if amount_nusd is None else show_usd(amount_nusd)
+        return usd_text(getattr(row, field), is_signed=is_signed)
 
     return shown
 

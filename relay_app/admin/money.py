@@ -8,18 +8,19 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter
+from unfold.contrib.filters.admin import DropdownFilter
 from unfold.forms import BaseDialogForm
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from billing_app.core.money import show_usd, usd_to_nusd
 from billing_app.core.operations import Kind
-from billing_app.models import LedgerEntry, Token, Wallet
+from billing_app.models import BillingSession, LedgerEntry, Token, Wallet
 from billing_app.services import CreditRefusedError, Paid, wallet_credit
 from relay_app.admin.base import (
     EMPTY,
@@ -29,14 +30,16 @@ from relay_app.admin.base import (
     go_to,
     link,
     list_of_rows,
+    log_rows,
     moment_column,
     page_of,
     usd_column,
+    usd_text,
 )
 from relay_app.admin.base import button as dialog_button
 from relay_app.admin.fields import PlainDecimalField
 from relay_app.admin.filters import MomentFilter
-from relay_app.admin.why import why_url
+from relay_app.admin.why import KINDS, why_url
 
 MAX_USD = Decimal(10**9)
 
@@ -60,6 +63,23 @@ class BalanceFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
         """Return the wallets with such a balance."""
         chosen = self.conditions.get(self.value() or "")
         return queryset if chosen is None else queryset.filter(**chosen[1])
+
+
+class KindFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
+    """Entries of one kind."""
+
+    title = "kind"
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the kinds."""
+        return list(KINDS.items())
+
+    def queryset(
+        self, request: HttpRequest, queryset: QuerySet[LedgerEntry]
+    ) -> QuerySet[LedgerEntry]:
+        """Return the entries of the chosen kind."""
+        return queryset.filter(kind=self.value()) if self.value() else queryset
 
 
 class AmountForm(BaseDialogForm):  # type: ignore[misc]  # unfold is untyped
@@ -114,21 +134,21 @@ class AdjustmentForm(AmountForm):
 class WalletAdmin(ReadOnly, PlainAdmin):
     """What accounts have. Paid in and corrected by entries with a reason."""
 
-    list_display = ("owner", "available", "reserved", "spent", "paid_in", "entries_link")
+    list_display = ("owner", "available", "reserved", "spent", "credits", "entries_link")
     list_display_links = ("owner",)
     list_filter: ClassVar[Any] = (BalanceFilter,)
     list_select_related = ("user",)
     search_fields = ("user__username",)
     search_help_text = "Name of the account"
     ordering = ("user__username",)
-    fields = ("owner", "available", "reserved", "spent", "paid_in", "entries_link")
+    fields = ("owner", "available", "reserved_link", "spent", "credits", "entries_link")
     readonly_fields = fields
     actions_detail = ("top_up", "adjust")
 
     available = usd_column("available_nusd", "Available")
     reserved = usd_column("reserved_nusd", "Reserved")
     spent = usd_column("spent_nusd", "Spent")
-    paid_in = usd_column("credited_nusd", "Paid in")
+    credits = usd_column("credited_nusd", "Credits")
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Let a wallet go with its account, never alone; entries keep both."""
@@ -139,10 +159,23 @@ class WalletAdmin(ReadOnly, PlainAdmin):
         """Return whether the user may pay in and correct."""
         return bool(request.user.has_perm("billing_app.change_wallet"))
 
+    def get_form(
+        self, request: HttpRequest, obj: Wallet | None = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        """Return the page's form, with words for what can't be told by a name."""
+        words = {"credits": "Top-ups and codes, less what was taken out."}
+        return super().get_form(request, obj, change, **kwargs, help_texts=words)
+
     @column("Account", ordering="user__username")
     def owner(self, wallet: Wallet) -> str:
         """Return the name of the account."""
         return wallet.user.username
+
+    @column("Reserved")
+    def reserved_link(self, wallet: Wallet) -> SafeString:
+        """Return what is reserved, as a link to the sessions that hold it."""
+        url = list_of_rows(BillingSession, f"state=open&wallet__pk__exact={wallet.pk}")
+        return link(url, usd_text(wallet.reserved_nusd))
 
     @column("Entries")
     def entries_link(self, wallet: Wallet) -> SafeString:
@@ -188,7 +221,11 @@ class WalletAdmin(ReadOnly, PlainAdmin):
             self.message_user(request, str(error), messages.ERROR)
         else:
             level = messages.WARNING if paid.is_repeat else messages.SUCCESS
-            self.message_user(request, _paid_words(wallet, paid), level)
+            words = _paid_words(wallet, paid)
+            self.message_user(request, words, level)
+            if not paid.is_repeat:
+                words = f"{words} Reason: {form.cleaned_data['reason']}"
+                log_rows(request, [wallet], flag=CHANGE, words=words)
         return go_to(request, page_of(Wallet, wallet.pk))
 
 
@@ -207,7 +244,7 @@ class LedgerEntryAdmin(ReadOnly, PlainAdmin):
     list_display = (
         "moment",
         "wallet_link",
-        "kind",
+        "kind_words",
         "amount",
         "balance",
         "token_link",
@@ -218,7 +255,7 @@ class LedgerEntryAdmin(ReadOnly, PlainAdmin):
     list_display_links = None
     list_filter: ClassVar[Any] = (
         ("created_at", MomentFilter),
-        ("kind", ChoicesDropdownFilter),
+        KindFilter,
     )
     list_select_related = ("wallet__user", "token", "session", "actor")
     search_fields = ("wallet__user__username", "reason", "session__request_id", "token__name")
@@ -226,8 +263,13 @@ class LedgerEntryAdmin(ReadOnly, PlainAdmin):
     show_full_result_count = False
 
     moment = moment_column("created_at", "When")
-    amount = usd_column("amount_nusd", "Amount")
+    amount = usd_column("amount_nusd", "Amount", is_signed=True)
     balance = usd_column("balance_nusd", "Balance after")
+
+    @column("Kind", ordering="kind")
+    def kind_words(self, entry: LedgerEntry) -> str:
+        """Return what the entry is for."""
+        return KINDS.get(entry.kind, entry.kind)
 
     @column("Account", ordering="wallet__user__username")
     def wallet_link(self, entry: LedgerEntry) -> SafeString:

@@ -55,6 +55,12 @@ SECTIONS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
                 "admin:billing_app_ledgerentry_changelist",
                 "billing_app.view_ledgerentry",
             ),
+            (
+                "Sessions",
+                "hourglass_top",
+                "admin:billing_app_billingsession_changelist",
+                "billing_app.view_billingsession",
+            ),
             ("Prices", "sell", "admin:billing_app_price_changelist", "billing_app.view_price"),
             (
                 "Codes",

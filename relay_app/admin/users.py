@@ -22,7 +22,6 @@ from django_celery_beat.models import (
 from unfold.contrib.filters.admin import BooleanRadioFilter
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from billing_app.core.money import show_usd
 from billing_app.models import Token, User, Wallet
 from relay_app.admin.base import (
     HistoryAdmin,
@@ -32,6 +31,7 @@ from relay_app.admin.base import (
     list_of_rows,
     moment_column,
     page_of,
+    usd_text,
 )
 from relay_app.admin.deletion import PlainDeletion
 from relay_app.admin.fields import GroupNameField
@@ -180,7 +180,7 @@ class UserAdmin(PlainDeletion, HistoryAdmin, DjangoUserAdmin):  # type: ignore[t
     @column("Wallet", ordering="wallet__available_nusd")
     def wallet_link(self, user: User) -> SafeString:
         """Return what the account has, as a link to its wallet."""
-        return link(page_of(Wallet, user.pk), show_usd(user.wallet.available_nusd))
+        return link(page_of(Wallet, user.pk), usd_text(user.wallet.available_nusd))
 
 
 def _may_touch(request: HttpRequest, account: User | None) -> bool:

@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.utils.http import urlencode
 
 from billing_app.core.money import show_usd
+from billing_app.core.operations import Kind
 from billing_app.models import Token, User
 from channels_app.models import Channel, ChannelKey
 from relay_app.admin.base import page_of
@@ -51,6 +52,19 @@ DECISIONS = {
     "not covered": "The account or the token has too little money for it: nothing was sent.",
     "no price": "The model has no price, and option AllowUnpricedModels is off: nothing was sent.",
     "total time limit": "The time for all attempts (option TotalTimeout) was over.",
+}
+
+
+# What entries of the ledger are for.
+KINDS = {
+    Kind.TOP_UP.value: "top-up",
+    Kind.ADJUSTMENT.value: "adjustment",
+    Kind.REDEMPTION.value: "code redeemed",
+    Kind.RESERVE.value: "reserved",
+    Kind.SETTLE.value: "settled",
+    Kind.REFUND.value: "refunded",
+    Kind.TASK_REFUND.value: "task refunded",
+    Kind.FEE.value: "fee",
 }
 
 

@@ -136,3 +136,37 @@ def test_a_comma_is_refused_wherever_an_amount_is_typed(client: Client, alice: U
         assert "a point before the decimals" in answer, page
         assert "1,5" in answer, page
     assert not Token.objects.exists()
+
+
+def test_what_is_paid_stands_in_the_wallets_history(client: Client, alice: User) -> None:
+    sent = {**SENT, "amount": "2.5", "key": str(uuid.uuid4())}
+    client.post(dialog("top_up", alice), sent)
+    client.post(dialog("top_up", alice), sent)
+    client.post(dialog("adjust", alice), {**SENT, "amount": "-0.5", "reason": "typo"})
+
+    history = client.get(dialog("history", alice)).content.decode()
+    assert history.count("$2.50 paid in: alice has $27.50. Reason: invoice 7") == 1
+    assert history.count("$0.50 paid out: alice has $27.00. Reason: typo") == 1
+    assert "boss" in history
+
+
+def test_the_ledger_says_kinds_in_words_and_amounts_with_signs(client: Client, alice: User) -> None:
+    wallet_credit(user_id=alice.pk, amount_nusd=-26 * NANO, reason="r", kind=Kind.ADJUSTMENT)
+    ledger = reverse("admin:billing_app_ledgerentry_changelist")
+
+    page = client.get(ledger).content.decode()
+    filtered = client.get(ledger, {"kind": "top_up"}).content.decode()
+
+    assert '<span class="relay-plus">+$25.00</span>' in page
+    assert '<span class="relay-minus">-$26.00</span>' in page
+    assert '<span class="relay-minus">-$1.00</span>' in page
+    assert 'value="task_refund">task refunded<' in re.sub(r"\s+", " ", page).replace(" >", ">")
+    assert "+$25.00" in filtered
+    assert "-$26.00" not in filtered
+
+
+def test_a_wallets_credits_are_explained(client: Client, alice: User) -> None:
+    page = client.get(dialog("change", alice)).content.decode()
+
+    assert "Credits" in page
+    assert "Top-ups and codes, less what was taken out." in page
