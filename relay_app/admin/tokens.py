@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
+from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
@@ -15,8 +16,10 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from unfold.contrib.filters.admin import DropdownFilter
 
+from billing_app.core.money import show_usd
 from billing_app.models import Token, User
 from billing_app.services import limit_fault, token_give_key, tokens_set_enabled
+from billing_app.usage_report import token_usage
 from channels_app.models import Channel
 from relay_app.admin.base import (
     HistoryAdmin,
@@ -26,6 +29,7 @@ from relay_app.admin.base import (
     list_of_rows,
     moment_column,
     page_of,
+    usd_text,
 )
 from relay_app.admin.fields import GroupNameField, LimitField, NamesField, UsdField, checked
 from relay_app.admin.filters import GroupNameFilter
@@ -39,6 +43,7 @@ STATE_COLOURS = {
     "disabled": "warning",
     "expired": "danger",
     "owner inactive": "danger",
+    "exhausted": "danger",
 }
 
 
@@ -54,16 +59,23 @@ class StateFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Token]) -> QuerySet[Token]:
         """Return the tokens in the chosen state."""
-        expired = Q(expires_at__lte=timezone.now())
-        inactive, disabled = Q(user__is_active=False), Q(is_enabled=False)
+        expired = Q(expires_at__isnull=False, expires_at__lte=timezone.now())
+        usable = Q(is_enabled=True, user__is_active=True)
+        exhausted = Q(is_unlimited=False, spent_of_it__gte=F("limit_of_it"))
         conditions = {
-            "active": ~disabled & ~inactive & (Q(expires_at=None) | ~expired),
-            "disabled": disabled,
-            "owner inactive": ~disabled & inactive,
-            "expired": ~disabled & ~inactive & expired,
+            "active": usable & ~expired & ~exhausted,
+            "disabled": Q(is_enabled=False),
+            "owner inactive": Q(is_enabled=True, user__is_active=False),
+            "expired": usable & expired,
+            "exhausted": usable & ~expired & exhausted,
         }
         condition = conditions.get(self.value() or "")
-        return queryset if condition is None else queryset.filter(condition)
+        if condition is None:
+            return queryset
+        # Without a row of its account a token has spent nothing.
+        return queryset.annotate(
+            spent_of_it=Coalesce("account__spent_nusd", 0), limit_of_it=Coalesce("limit_nusd", 0)
+        ).filter(condition)
 
 
 class RestrictionFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
@@ -187,18 +199,32 @@ class TokenForm(forms.ModelForm[Token]):
         return data
 
 
+def _spent(token: Token) -> int:
+    account = getattr(token, "account", None)  # none before the first request
+    return account.spent_nusd if account else 0
+
+
 @admin.register(Token)
 class TokenAdmin(HistoryAdmin):
     """Tokens of clients."""
 
     form = TokenForm
-    list_display = ("full_name", "owner", "masked", "group_name", "state", "expires")
+    list_display = (
+        "full_name",
+        "owner",
+        "masked",
+        "group_name",
+        "state",
+        "spent",
+        "limit",
+        "expires",
+    )
     list_filter: ClassVar[Any] = (StateFilter, GroupNameFilter, RestrictionFilter)
-    list_select_related = ("user",)
+    list_select_related = ("user", "account")
     search_fields = ("name", "user__username", "hint")
     search_help_text = "Name, owner or the ends of a key"
     autocomplete_fields = ("user",)
-    readonly_fields = ("masked", "created", "expires")
+    readonly_fields = ("masked", "created", "expires", "state", "spending")
     actions = ("enable_selected", "disable_selected")
 
     def get_fieldsets(self, request: HttpRequest, obj: Token | None = None) -> Any:
@@ -206,8 +232,9 @@ class TokenAdmin(HistoryAdmin):
         may_edit = obj is None or self.has_change_permission(request, obj)
         end = "expires_at" if may_edit else "expires"
         who: tuple[Any, ...] = ("user", "name")
+        usage = ("state", "spending")
         return [
-            (None, {"fields": who if obj is None else (*who, "masked", "created")}),
+            (None, {"fields": who if obj is None else (*who, "masked", "created", *usage)}),
             ("What it may use", {"fields": ("group", "cross_group_retry", "model_names")}),
             ("Limits", {"fields": ("is_enabled", end, "is_unlimited", *AMOUNTS, *RATES)}),
             (
@@ -270,8 +297,34 @@ class TokenAdmin(HistoryAdmin):
             return "disabled"
         if not token.user.is_active:
             return "owner inactive"
-        is_expired = token.expires_at is not None and token.expires_at <= timezone.now()
-        return "expired" if is_expired else "active"
+        if token.expires_at is not None and token.expires_at <= timezone.now():
+            return "expired"
+        limit_nusd = token.total_limit_nusd
+        return "active" if limit_nusd is None or _spent(token) < limit_nusd else "exhausted"
+
+    @column("Spent", ordering=Coalesce("account__spent_nusd", 0))
+    def spent(self, token: Token) -> str:
+        """Return what it has spent in all."""
+        return usd_text(_spent(token))
+
+    @column("Limit", ordering="limit_nusd")
+    def limit(self, token: Token) -> str:
+        """Return the most that it may spend in all."""
+        return usd_text(token.total_limit_nusd)
+
+    @column("Spent")
+    def spending(self, token: Token) -> str:
+        """Return what it has spent in all, today and this month, with the limits of each."""
+        usage = token_usage(token.pk)
+        spent = (
+            ("in all", usage.spent_nusd, usage.limit_nusd),
+            ("today", usage.spent_today_nusd, usage.daily_limit_nusd),
+            ("this month (UTC)", usage.spent_this_month_nusd, usage.monthly_limit_nusd),
+        )
+        return ", ".join(
+            f"{show_usd(nusd)}{'' if limit_nusd is None else f' of {show_usd(limit_nusd)}'} {when}"
+            for when, nusd, limit_nusd in spent
+        )
 
     @list_action("Enable", permissions=["change"])
     def enable_selected(self, request: HttpRequest, queryset: QuerySet[Token]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from billing_app.core.operations import Settle
+from billing_app.ledger import run_batch
 from billing_app.models import Token, User
 from billing_app.services import token_create
 from tests.db.test_admin_forms import errors
@@ -16,7 +19,9 @@ from tests.support.admin_rows import channel, operator, signed_in, token_form
 
 pytestmark = pytest.mark.django_db
 
-ADD = "/admin/billing_app/token/add/"
+LIST = "/admin/billing_app/token/"
+ADD = f"{LIST}add/"
+NANO = 10**9
 
 
 @pytest.fixture
@@ -155,3 +160,34 @@ def test_an_account_may_have_several_groups(client: Client, alice: User) -> None
     page = client.get(f"/admin/billing_app/user/{alice.pk}/change/").content.decode()
 
     assert "auto: those of option AutoGroups, in order" in page
+
+
+def test_a_token_that_has_spent_its_limit_is_exhausted(client: Client, alice: User) -> None:
+    spent = {"unlimited": None, "within": 5 * NANO, "reached": 2 * NANO, "nothing": 0}
+    for name, limit_nusd in spent.items():
+        token, _ = token_create(
+            user=alice, name=name, is_unlimited=limit_nusd is None, limit_nusd=limit_nusd
+        )
+        if name != "nothing":
+            settle = Settle(
+                session_id=uuid.uuid4(),
+                request_id="r",
+                wallet_id=alice.pk,
+                token_id=token.pk,
+                amount_nusd=2 * NANO,
+            )
+            run_batch([settle])
+
+    def found(state: str) -> set[str]:
+        rows = client.get(LIST, {"state": state}).context["cl"].result_list
+        return {token.name for token in rows}
+
+    assert found("exhausted") == {"reached", "nothing"}
+    assert found("active") == {"unlimited", "within"}
+    page = client.get(LIST, {"q": "within"}).content.decode()
+    assert "$2.00" in page
+    assert "$5.00" in page
+    token = Token.objects.get(name="reached")
+    page = client.get(f"/admin/billing_app/token/{token.pk}/change/").content.decode()
+    assert "$2.00 of $2.00 in all, $2.00 today, $2.00 this month (UTC)" in page
+    assert "exhausted" in page
