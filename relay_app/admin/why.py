@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.contrib import admin
@@ -16,9 +17,9 @@ from django.utils.http import urlencode
 
 from billing_app.core.money import show_usd
 from billing_app.core.operations import Kind
-from billing_app.models import Token, User
-from channels_app.models import Channel, ChannelKey
-from relay_app.admin.base import page_of
+from billing_app.models import BillingSession, Token, User
+from channels_app.models import Channel, ChannelKey, Group
+from relay_app.admin.base import page_of, usd_text
 from relay_app.models import Attempt, RequestLog
 
 PERMISSION = "relay_app.view_requestlog"
@@ -68,6 +69,18 @@ KINDS = {
 }
 
 
+# What became of a request's money, by the state of its bill.
+BILLS = {
+    "settled": "charged by what was used",
+    "refunded": "failed, so what was reserved is given back",
+    "trusted": "failed; nothing was reserved, as the account has more than TrustQuota",
+    "reserved": "reserved, not settled yet",
+    "free": "it cost nothing",
+    "unpriced": "the model has no price, which option AllowUnpricedModels allows",
+    "fee": "the provider's fee for a blocked prompt",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptLine:
     """One attempt as the page shows it."""
@@ -77,6 +90,16 @@ class AttemptLine:
     key_hint: str
     colour: str
     decision: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryLine:
+    """One entry of the ledger as the page shows it."""
+
+    created_at: datetime
+    kind: str
+    amount: str
+    balance: str
 
 
 def why_url(request_id: str) -> str:
@@ -114,7 +137,10 @@ def why(request: HttpRequest) -> HttpResponse:
         context |= {
             "lines": _lines(list(row.attempts.order_by("number"))),
             "colour": status_colour(row.status),
-            "cost": "" if row.cost_nusd is None else show_usd(row.cost_nusd),
+            "cost": show_usd(row.cost_nusd or 0),
+            "bill": BILLS.get(row.billing, row.billing),
+            "ratio": _ratio(row),
+            **_books(request, row),
             "stop": DECISIONS.get(row.stop_reason, row.stop_reason),
             "user_url": _url_of_user(row),
             "token_url": _url_of_token(row),
@@ -153,6 +179,41 @@ def _lines(attempts: Collection[Attempt]) -> list[AttemptLine]:
         )
         for attempt in attempts
     ]
+
+
+def _books(request: HttpRequest, row: RequestLog) -> dict[str, Any]:
+    """Return the entries of the request and the page of its session, as far as they may be
+    seen."""
+    found: dict[str, Any] = {}
+    session = BillingSession.objects.filter(request_id=row.request_id).first()
+    if session is None:
+        return found
+    if request.user.has_perm("billing_app.view_billingsession"):
+        found["session_url"] = page_of(BillingSession, session.pk)
+    if request.user.has_perm("billing_app.view_ledgerentry"):
+        found["entries"] = [
+            EntryLine(
+                created_at=entry.created_at,
+                kind=KINDS.get(entry.kind, entry.kind),
+                amount=usd_text(entry.amount_nusd, is_signed=True),
+                balance=usd_text(entry.balance_nusd),
+            )
+            for entry in session.entries.order_by("pk")
+        ]
+    return found
+
+
+def _ratio(row: RequestLog) -> str:
+    """Return the ratio of the request's group as it is now; empty if it is 1 or changed nothing."""
+    from channels_app.routing_table import load_options
+
+    if not row.cost_nusd:
+        return ""
+    user_group = User.objects.filter(username=row.user_name).values_list("group", flat=True)
+    ratio = load_options().group_group_ratio.get(user_group.first() or "", {}).get(row.group)
+    if ratio is None:
+        ratio = Group.objects.filter(name=row.group).values_list("ratio", flat=True).first()
+    return "" if ratio in (None, 1) else f"{ratio.normalize():f}"
 
 
 def _url_of_user(row: RequestLog) -> str:

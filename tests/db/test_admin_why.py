@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
+from decimal import Decimal
+
 import pytest
+from django.contrib.auth.models import Permission
 from django.test import Client
 
+from billing_app.core.operations import Reserve, Settle
+from billing_app.ledger import run_batch
 from billing_app.models import User
 from billing_app.services import token_create
+from channels_app.models import Group
 from relay_app.admin.why import DECISIONS, request_id_in
 from relay_app.core.attempts import NEXT_KEY, NEXT_MODEL, SAME_CHANNEL
 from relay_app.core.retry import RULES
@@ -14,6 +21,8 @@ from relay_app.models import RequestLog
 from tests.support.admin_rows import channel, operator, request_log, signed_in
 
 pytestmark = pytest.mark.django_db
+
+NANO = 10**9
 
 
 @pytest.fixture
@@ -165,3 +174,59 @@ def test_id_is_taken_out_of_error_texts() -> None:
     assert request_id_in("no channel (request id: abc-1)") == "abc-1"
     assert request_id_in('{"request_id": "abc_1"}') == "abc_1"
     assert request_id_in(" abc ") == "abc"
+
+
+def test_money_is_told_with_the_entries_and_the_groups_ratio(client: Client) -> None:
+    alice = User.objects.create_user("alice", opening_balance_nusd=25 * NANO)
+    token, _ = token_create(user=alice, name="laptop")
+    Group.objects.create(name="vip", ratio=Decimal("0.8"))
+    money = {"group": "vip", "cost_nusd": NANO, "billing": "settled", "billed_model": "m*"}
+    row = request_log(token=token, **money)
+    session = {"session_id": uuid.uuid4(), "request_id": row.request_id}
+    owner = {"wallet_id": alice.pk, "token_id": token.pk}
+    reserve = Reserve(**session, **owner, amount_nusd=2 * NANO, lease_id=uuid.uuid4())
+    run_batch([reserve, Settle(**session, **owner, amount_nusd=NANO)])
+
+    page = client.get(f"/admin/why/?id={row.request_id}").content.decode()
+
+    for text in (
+        "charged by what was used",
+        "price of m*",
+        "group ratio 0.8",
+        "reserved",
+        "-$2.00",
+        "$23.00",
+        "settled",
+        "+$1.00",
+        "$24.00",
+        f"/admin/billing_app/billingsession/{session['session_id']}/change/",
+    ):
+        assert text in page
+    viewer = User.objects.create_user("viewer", is_staff=True)
+    viewer.user_permissions.add(Permission.objects.get(codename="view_requestlog"))
+    page = signed_in(viewer).get(f"/admin/why/?id={row.request_id}").content.decode()
+    assert "charged by what was used" in page
+    assert "$24.00" not in page
+
+
+@pytest.mark.parametrize(
+    ("billing", "cost_nusd", "words"),
+    [
+        ("trusted", None, "failed; nothing was reserved"),
+        ("refunded", None, "what was reserved is given back"),
+        ("free", 0, "it cost nothing"),
+        ("unpriced", 0, "the model has no price"),
+    ],
+)
+def test_a_request_without_a_charge_says_why(
+    client: Client, billing: str, cost_nusd: int | None, words: str
+) -> None:
+    billed_model = "m" if cost_nusd is not None else ""
+    row = request_log(billing=billing, cost_nusd=cost_nusd, billed_model=billed_model)
+
+    page = client.get(f"/admin/why/?id={row.request_id}").content.decode()
+
+    assert words in page
+    assert "$0.00" in page
+    assert ("price of m" in page) == (billing == "free")
+    assert "group ratio" not in page
