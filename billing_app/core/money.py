@@ -4,7 +4,7 @@ tokens. Text and decimals come in, text goes out; floats never.
 
 from __future__ import annotations
 
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation, localcontext
+from decimal import Decimal, InvalidOperation, localcontext
 from fractions import Fraction
 
 NANO = 1_000_000_000
@@ -13,7 +13,7 @@ MAX_NUSD = 2**63 - 1
 
 
 def usd_to_nusd(amount: Decimal | str | int) -> int:
-    """Return USD as nano-dollars, halves rounded away from zero; raise ValueError."""
+    """Return USD as nano-dollars; raise ValueError, also for more decimals than those have."""
     try:
         value = Decimal(amount)
     except InvalidOperation:
@@ -23,7 +23,10 @@ def usd_to_nusd(amount: Decimal | str | int) -> int:
         raise ValueError(f"{amount} USD is not between -9.2 and 9.2 billion")
     with localcontext() as context:
         context.prec = 40
-        return int((value * NANO).to_integral_value(rounding=ROUND_HALF_UP))
+        found = int(value * NANO)
+        if found != value * NANO:
+            raise ValueError(f"{amount} USD has more than 9 decimals")
+    return found
 
 
 def nusd_to_usd(amount_nusd: int) -> Decimal:

@@ -32,7 +32,7 @@ STATES = {
     State.REFUND_DUE.value: "refund due",
     State.SETTLED.value: "settled",
     State.REFUNDED.value: "refunded",
-    State.REAPED.value: "reaped: its process died",
+    State.REAPED.value: "reaped",
 }
 STATE_COLOURS = {
     STATES[State.RESERVED]: "info",
@@ -51,7 +51,8 @@ class StateFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the states."""
-        return [(OPEN, "open: reserved or refund due"), *STATES.items()]
+        words = {**STATES, State.REAPED.value: "reaped: the process died"}
+        return [(OPEN, "open: reserved or refund due"), *words.items()]
 
     def queryset(
         self, request: HttpRequest, queryset: QuerySet[BillingSession]

@@ -480,7 +480,7 @@ def test_top_up_by_command(token: Token) -> None:
     ]
     kinds = LedgerEntry.objects.order_by("pk").values_list("kind", "reason")
     assert list(kinds) == [("top_up", "invoice 7"), ("adjustment", "by command")]
-    for words in (["nobody", "1"], ["alice", "x"], ["alice", "0"]):
+    for words in (["nobody", "1"], ["alice", "x"], ["alice", "0"], ["alice", "1.0000000001"]):
         with pytest.raises(CommandError):
             call_command("wallet_topup", *words)
 
