@@ -40,6 +40,13 @@ class PriceChanges:
     kept: list[str] = field(default_factory=list)
 
     @property
+    def counts(self) -> str:
+        """Return how many of each, in words."""
+        kept = f", {len(self.kept)} kept as edited" if self.kept else ""
+        removed = f", {len(self.removed)} removed" if self.removed else ""
+        return f"{len(self.added)} added, {len(self.changed)} changed{removed}{kept}"
+
+    @property
     def lines(self) -> list[str]:
         """Return the changes as a diff, one a line."""
         return [
@@ -79,7 +86,7 @@ def prices_load(
             if price.bundled != listed and not is_dry:
                 Price.objects.filter(pk=price.pk).update(bundled=listed)
             continue
-        elif not overwrites and _is_edited(price):
+        elif not overwrites and (price.bundled is None or is_edited(price)):
             changes.kept.append(model)
             continue
         else:
@@ -102,7 +109,7 @@ def _remove(
     for price in sorted(unlisted, key=lambda price: price.model):
         if price.bundled is None:
             continue
-        if not overwrites and _is_edited(price):
+        if not overwrites and is_edited(price):
             changes.kept.append(price.model)
             continue
         changes.removed.append(price.model)
@@ -110,8 +117,9 @@ def _remove(
             price.delete()
 
 
-def _is_edited(price: Price) -> bool:
-    return price.bundled is None or _values(price) != _wanted(price.bundled)
+def is_edited(price: Price) -> bool:
+    """Return whether the price came from the list and was edited since."""
+    return price.bundled is not None and _values(price) != _wanted(price.bundled)
 
 
 def _values(price: Price) -> dict[str, Decimal | None]:

@@ -10,18 +10,19 @@ from django.http import HttpRequest, HttpResponse
 from unfold.contrib.filters.admin import DropdownFilter
 
 from billing_app.models import OTHER_PRICES, TOKEN_PRICES, Price
-from billing_app.price_list import prices_load
+from billing_app.price_list import bundled_prices, is_edited, prices_load
 from relay_app.admin.base import (
     EMPTY,
     HistoryAdmin,
     button,
     column,
+    counted,
     go_to,
     list_action,
     list_of_rows,
 )
 
-SHOWN_LINES = 20
+SHOWN = 20  # names in one message
 
 
 class PriceKindFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
@@ -35,14 +36,20 @@ class PriceKindFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untype
         "image": ("by picture", Q(per_image__isnull=False)),
         "pattern": ("of a pattern", Q(model__endswith="*")),
         "own": ("made here", Q(bundled__isnull=True)),
+        "list": ("of the list", Q(bundled__isnull=False)),
     }
+    edited = "edited"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the kinds."""
-        return [(name, words) for name, (words, _) in self.conditions.items()]
+        kinds = [(name, words) for name, (words, _) in self.conditions.items()]
+        return [*kinds, (self.edited, "of the list, edited")]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Price]) -> QuerySet[Price]:
         """Return the prices of the chosen kind."""
+        if self.value() == self.edited:
+            listed = Price.objects.filter(bundled__isnull=False)
+            return queryset.filter(pk__in=[price.pk for price in listed if is_edited(price)])
         chosen = self.conditions.get(self.value() or "")
         return queryset if chosen is None else queryset.filter(chosen[1])
 
@@ -79,10 +86,12 @@ class PriceAdmin(HistoryAdmin):
     call = _price_column("per_call", "Per call")
     image = _price_column("per_image", "Per picture")
 
-    @column("From", label={"list": "info", "here": "success"})
+    @column("From", label={"list": "info", "list, edited": "warning", "here": "success"})
     def source(self, price: Price) -> str:
-        """Return whether the price came from the bundled list."""
-        return "here" if price.bundled is None else "list"
+        """Return whether the price came from the bundled list, and is as it was there."""
+        if price.bundled is None:
+            return "here"
+        return "list, edited" if is_edited(price) else "list"
 
     @button(
         "Load the bundled list",
@@ -94,14 +103,22 @@ class PriceAdmin(HistoryAdmin):
     def load_list(self, request: HttpRequest, form: Any) -> HttpResponse:
         """Load the list and say what it changed."""
         changes = prices_load()
-        lines = changes.lines[:SHOWN_LINES]
-        more = len(changes.lines) - len(lines)
-        text = "; ".join(lines) + (f" and {more} more" if more > 0 else "")
-        self.message_user(request, text or "Nothing was changed.", messages.SUCCESS)
+        text = f"{changes.counts}."
+        for word, names in (("Changed", [*changes.changed]), ("Kept", changes.kept)):
+            if names:
+                more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+                text += f" {word}: {', '.join(names[:SHOWN])}{more}."
+        self.message_user(request, text, messages.SUCCESS)
         return go_to(request, list_of_rows(Price))
 
     @list_action("Copy from the bundled list", permissions=["change"])
     def restore_selected(self, request: HttpRequest, prices: QuerySet[Price]) -> None:
         """Give the ticked prices what the bundled list says."""
-        changes = prices_load(overwrites=True, only=set(prices.values_list("model", flat=True)))
-        self.message_user(request, f"{len(changes.changed)} prices changed.", messages.SUCCESS)
+        names = set(prices.values_list("model", flat=True))
+        changes = prices_load(overwrites=True, only=names)
+        count = counted(len(changes.changed), "price")
+        self.message_user(request, f"{count} changed.", messages.SUCCESS)
+        if missing := sorted(names.difference(bundled_prices())):
+            more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+            words = f"Not in the bundled list: {', '.join(missing[:SHOWN])}{more}."
+            self.message_user(request, words, messages.WARNING)

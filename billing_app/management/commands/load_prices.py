@@ -26,8 +26,5 @@ class Command(BaseCommand):
         changes = prices_load(overwrites=options["overwrite"], is_dry=options["dry_run"])
         for line in changes.lines:
             self.stdout.write(line)
-        counts = f"{len(changes.added)} added, {len(changes.changed)} changed"
-        removed = f", {len(changes.removed)} removed" if changes.removed else ""
-        kept = f", {len(changes.kept)} kept as edited" if changes.kept else ""
         would = "would be: " if options["dry_run"] else ""
-        self.stdout.write(f"{would}{counts}{removed}{kept}, of {len(bundled_prices())} listed")
+        self.stdout.write(f"{would}{changes.counts}, of {len(bundled_prices())} listed")
