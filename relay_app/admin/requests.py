@@ -32,6 +32,7 @@ from relay_app.admin.base import (
 )
 from relay_app.admin.filters import GroupNameFilter, MomentFilter
 from relay_app.admin.why import status_colour, why_url
+from relay_app.errors import RelayError
 from relay_app.models import Attempt, RequestLog
 
 
@@ -43,8 +44,9 @@ class OutcomeFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the outcomes."""
-        classes = [(name.value, name.value.lower().replace("_", " ")) for name in FailureClass]
-        return [("ok", "ok"), ("failed", "any failure"), *classes]
+        classes = [(name.value, _in_words(name.value)) for name in FailureClass]
+        own = [(code, f"relay: {_in_words(code)}") for code in sorted(_codes(RelayError))]
+        return [("ok", "ok"), ("failed", "any failure"), *classes, *own]
 
     def queryset(
         self, request: HttpRequest, queryset: QuerySet[RequestLog]
@@ -55,6 +57,16 @@ class OutcomeFilter(DropdownFilter):  # type: ignore[misc]  # unfold is untyped
         if self.value() == "failed":
             return queryset.exclude(outcome="ok")
         return queryset.filter(outcome=self.value())
+
+
+def _codes(kind: type[RelayError]) -> set[str]:
+    """Return the codes of the relay's own errors, from `kind` down."""
+    codes = {kind.code} - {None}
+    return codes.union(*map(_codes, kind.__subclasses__()))  # type: ignore[return-value]  # no None
+
+
+def _in_words(name: str) -> str:
+    return name.lower().replace("_", " ")
 
 
 class ChannelUsedFilter(TextFilter):  # type: ignore[misc]  # unfold is untyped
@@ -100,6 +112,8 @@ class RequestLogAdmin(ReadOnly, PlainAdmin):
         OutcomeFilter,
         ("is_stream", BooleanRadioFilter),
         GroupNameFilter,
+        ("user_name", FieldTextFilter),
+        ("token_name", FieldTextFilter),
         ("request_model", FieldTextFilter),
         ChannelUsedFilter,
     )

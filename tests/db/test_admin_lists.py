@@ -246,3 +246,28 @@ def test_a_search_of_thousands_of_words_is_cut(client: Client) -> None:
 
 def test_the_history_of_what_is_no_id_is_not_found(client: Client) -> None:
     assert client.get("/admin/channels_app/option/x/history/").status_code == 404
+
+
+def test_requests_are_found_by_account_token_and_the_relays_own_refusal(client: Client) -> None:
+    token, _ = token_create(user=User.objects.create_user("alice"), name="laptop")
+    refused = request_log(token=token, status=403, outcome="insufficient_quota")
+    request_log(status=400, outcome="INVALID_REQUEST")
+    url = "/admin/relay_app/requestlog/"
+
+    for query in (
+        {"outcome": "insufficient_quota"},
+        {"user_name__icontains": "lic"},
+        {"token_name__icontains": "lap"},
+    ):
+        assert list(client.get(url, query).context["cl"].result_list) == [refused], query
+    page = client.get(url).content.decode()
+    for code in (
+        "insufficient_quota",
+        "model_price_missing",
+        "no_channel_available",
+        "billing_unavailable",
+        "invalid_request",
+        "internal_error",
+    ):
+        assert f'value="{code}"' in page
+    assert 'value="None"' not in page
