@@ -44,10 +44,10 @@ def edit(model: str, **prices: Decimal) -> Price:
 
 def test_an_edited_price_of_the_list_is_shown_and_found(client: Client) -> None:
     load(client)
-    edit("gpt-4o*", input=Decimal(3))
+    edit("gpt-4o", input=Decimal(3))
     Price.objects.create(model="mine", input=1)
 
-    assert found(client, "edited") == {"gpt-4o*"}
+    assert found(client, "edited") == {"gpt-4o"}
     assert found(client, "own") == {"mine"}
     assert found(client, "list") == set(bundled_prices())
     page = client.get(LIST, {"kind": "edited"}).content.decode()
@@ -57,20 +57,20 @@ def test_an_edited_price_of_the_list_is_shown_and_found(client: Client) -> None:
 def test_loading_says_how_many_it_added_changed_and_kept(client: Client) -> None:
     assert f"{len(bundled_prices())} added, 0 changed." in load(client)
     assert "0 added, 0 changed." in load(client)
-    edit("gpt-4o*", input=Decimal(3))
-    edit("gpt-4o-mini*", input=Decimal(9))
+    edit("gpt-4o", input=Decimal(3))
+    edit("gpt-4o-mini", input=Decimal(9))
     old = {"input": "9", "output": "9"}
-    Price.objects.filter(model="gpt-4.1*").update(input=9, output=9, cached_input=None, bundled=old)
+    Price.objects.filter(model="gpt-4.1").update(input=9, output=9, cached_input=None, bundled=old)
 
     page = load(client)
 
     assert "0 added, 1 changed, 2 kept as edited." in page
-    assert "Changed: gpt-4.1*. Kept: gpt-4o*, gpt-4o-mini*." in page
+    assert "Changed: gpt-4.1. Kept: gpt-4o, gpt-4o-mini." in page
 
 
 def test_copying_tells_what_is_not_in_the_list(client: Client) -> None:
     load(client)
-    edited = edit("gpt-4o*", input=Decimal(3))
+    edited = edit("gpt-4o", input=Decimal(3))
     mine = Price.objects.create(model="mine", input=1)
     ticked = {"action": "restore_selected", "_selected_action": [edited.pk, mine.pk]}
 
