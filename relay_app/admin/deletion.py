@@ -12,9 +12,10 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 
+from billing_app.models import LedgerEntry
 from channels_app.core.routing import model_matches
 from channels_app.models import Channel, Group, Status
-from relay_app.admin.base import link, page_of
+from relay_app.admin.base import link, list_of_rows, page_of
 from relay_app.config_plan import names_in
 from relay_app.references import (
     Namer,
@@ -42,11 +43,18 @@ class PlainDeletion:
         """Return lines on what stays but is worth less without the rows."""
         return []
 
+    def is_on_the_books(self, rows: Sequence[Any]) -> bool:
+        """Return whether the ledger names one of the rows, so that it stays for ever."""
+        return False
+
     def get_deleted_objects(self, objs: Iterable[Any], request: HttpRequest) -> Any:
         """Return what the pages show: lines, counts, lacking permissions, and blockers."""
         rows = list(objs)
         # The pages' only way to a further part: Django makes their contexts itself.
         request.losses = self.losses(rows)  # type: ignore[attr-defined]  # ours
+        if self.is_on_the_books(rows):  # its entries may be millions: they are not listed
+            request.is_on_the_books = True  # type: ignore[attr-defined]  # ours
+            return [], {}, set(), [link(list_of_rows(LedgerEntry), "Entries in the ledger")]
         lines, counts, lacking, protected = get_deleted_objects(
             rows,
             request,

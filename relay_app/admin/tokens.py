@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django import forms
@@ -17,7 +18,7 @@ from django.utils.text import capfirst
 from unfold.contrib.filters.admin import DropdownFilter
 
 from billing_app.core.money import show_usd
-from billing_app.models import Token, User
+from billing_app.models import BillingSession, LedgerEntry, Token, User
 from billing_app.services import limit_fault, token_give_key, tokens_set_enabled
 from billing_app.usage_report import token_usage
 from channels_app.models import Channel
@@ -31,6 +32,7 @@ from relay_app.admin.base import (
     page_of,
     usd_text,
 )
+from relay_app.admin.deletion import PlainDeletion
 from relay_app.admin.fields import GroupNameField, LimitField, NamesField, UsdField, checked
 from relay_app.admin.filters import GroupNameFilter
 from relay_app.config_fields import model_name, nearest, network, shown, text
@@ -205,7 +207,7 @@ def _spent(token: Token) -> int:
 
 
 @admin.register(Token)
-class TokenAdmin(HistoryAdmin):
+class TokenAdmin(PlainDeletion, HistoryAdmin):
     """Tokens of clients."""
 
     form = TokenForm
@@ -242,6 +244,12 @@ class TokenAdmin(HistoryAdmin):
                 {"fields": ("allow_ips", "specific_channel"), "classes": ["collapse"]},
             ),
         ]
+
+    def is_on_the_books(self, rows: Sequence[Token]) -> bool:
+        """Return whether one of the tokens has paid for something."""
+        ids = [token.pk for token in rows]
+        named = (model.objects.filter(token__in=ids) for model in (LedgerEntry, BillingSession))
+        return any(entries.exists() for entries in named)
 
     def save_model(self, request: HttpRequest, obj: Token, form: Any, change: bool) -> None:
         """Give a new token its key; `response_add` shows it."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin as DjangoRoleAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group as Role
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -22,7 +23,7 @@ from django_celery_beat.models import (
 from unfold.contrib.filters.admin import BooleanRadioFilter
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from billing_app.models import Token, User, Wallet
+from billing_app.models import BillingSession, LedgerEntry, Token, User, Wallet
 from relay_app.admin.base import (
     HistoryAdmin,
     PlainAdmin,
@@ -163,6 +164,12 @@ class UserAdmin(PlainDeletion, HistoryAdmin, DjangoUserAdmin):  # type: ignore[t
     def has_delete_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
         """Return whether the account may be deleted."""
         return _may_touch(request, obj) and super().has_delete_permission(request, obj)
+
+    def is_on_the_books(self, rows: Sequence[User]) -> bool:
+        """Return whether one of the accounts has paid, was paid for, or paid in for others."""
+        ids = [user.pk for user in rows]
+        entries = LedgerEntry.objects.filter(Q(wallet__in=ids) | Q(actor__in=ids))
+        return entries.exists() or BillingSession.objects.filter(wallet__in=ids).exists()
 
     seen = moment_column("last_login", "Last login")
     joined = moment_column("date_joined", "Joined")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from decimal import Decimal
 from io import StringIO
 from typing import Any
@@ -13,6 +14,8 @@ from django.test import Client
 from django.urls import reverse
 
 from billing_app.audit import audit
+from billing_app.core.operations import Settle
+from billing_app.ledger import run_batch
 from billing_app.models import LedgerEntry, Price, RedemptionCode, Token, User, Wallet
 from billing_app.price_list import bundled_prices, prices_load
 from billing_app.services import CodeRefusedError, code_redeem, codes_create, token_create
@@ -118,7 +121,31 @@ def test_who_has_entries_stays(client: Client, alice: User) -> None:
     client.post(url("user_delete", empty.pk), {"post": "yes"})
 
     assert page.status_code == 200
+    assert "turn off <em>Active</em> on its page" in page.content.decode()
     assert set(User.objects.values_list("username", flat=True)) == {"boss", "alice"}
+
+
+def test_what_has_paid_stays(client: Client, alice: User) -> None:
+    token, _ = token_create(user=alice, name="t")
+    settle = Settle(
+        session_id=uuid.uuid4(),
+        request_id="r",
+        wallet_id=alice.pk,
+        token_id=token.pk,
+        amount_nusd=NANO,
+    )
+    run_batch([settle])
+    ticked = {"action": "delete_selected", "_selected_action": [token.pk], "post": "yes"}
+
+    alone = client.post(url("token_delete", token.pk), {"post": "yes"}).content.decode()
+    chosen = client.post(url("token_changelist"), ticked).content.decode()
+
+    for page in (alone, chosen):
+        assert "To stop its use, disable it." in page
+    assert Token.objects.get() == token
+    fresh, _ = token_create(user=alice, name="fresh")
+    client.post(url("token_delete", fresh.pk), {"post": "yes"})
+    assert Token.objects.get() == token
 
 
 def test_limits_of_a_token(client: Client, alice: User) -> None:
