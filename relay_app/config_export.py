@@ -18,9 +18,9 @@ from typing import Any
 
 import yaml
 from django.db import transaction
-from django.db.models import Model, QuerySet
+from django.db.models import F, Model, QuerySet
 
-from billing_app.models import Price, Token, User
+from billing_app.models import Price, Token, User, Wallet
 from channels_app.models import Channel, ChannelKey, Group, Option, Status
 from channels_app.options import OPTIONS, OptionError, build_options
 from relay_app import config_channels, config_prices, config_tokens
@@ -92,7 +92,19 @@ def config_export(
                 for price in _by(Price.objects.all(), "model")
             ],
         }
+        _note_balances(notices)
     return Exported(document=document, notices=notices)
+
+
+def _note_balances(notices: list[str]) -> None:
+    """Say that what wallets have now is not in the file, if it is not what they began with."""
+    moved = Wallet.objects.exclude(available_nusd=F("user__opening_balance_nusd"))
+    names = list(moved.order_by("user__username").values_list("user__username", flat=True))
+    if names:
+        notices.append(
+            "balance_usd is what an account began with, not what it has now; another database"
+            f" would begin with it again. They differ for {some(names)}"
+        )
 
 
 def _options(notices: list[str]) -> dict[str, Any]:

@@ -204,7 +204,7 @@ UNFOLD = {
 
 USE_TZ = True
 
-# Time zone of the admin's pages and of daily limits; the database always holds UTC.
+# Time zone of the admin's pages; days of limits and the database are always UTC.
 TIME_ZONE = env.time_zone("TIME_ZONE", "UTC")
 
 LANGUAGE_CODE = "en"

@@ -17,7 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from billing_app.models import Token, User
-from billing_app.services import key_hash
+from billing_app.services import key_hash, wallet_credit
 from channels_app.models import Channel, ChannelKey, Group, Option, Status
 from channels_app.services import channel_key_add, secret_hash
 from relay_app.config_apply import config_apply
@@ -254,8 +254,15 @@ def test_what_the_relay_disabled_is_exported_as_enabled() -> None:
 def test_the_balance_that_a_user_began_with_is_told_and_not_taken_again() -> None:
     apply("version: 1\nusers: [{name: alice, balance_usd: 25.5}]")
 
-    text, _ = export()
+    text, errors = export()
+    assert errors == []
+    wallet_credit(user_id=User.objects.get().pk, amount_nusd=10**9, reason="invoice 7")
+    text, errors = export()
 
+    assert errors == [
+        "note: balance_usd is what an account began with, not what it has now; another database"
+        " would begin with it again. They differ for alice"
+    ]
     assert yaml.safe_load(text)["users"][0]["balance_usd"] == "25.5"
     assert apply(text.replace("25.5", "99")) == []
 

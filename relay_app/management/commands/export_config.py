@@ -19,8 +19,8 @@ class Command(BaseCommand):
     """Print the configuration in the form that `apply_config` reads."""
 
     help = (
-        "Write options, groups, channels, users and tokens to standard output, so that applying "
-        "them changes nothing. Placeholders stand for keys, proxies and headers."
+        "Write options, groups, channels, users, tokens and prices to standard output, so that "
+        "applying them changes nothing. Placeholders stand for keys, proxies and headers."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
