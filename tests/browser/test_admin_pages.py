@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Page, sync_playwright
 
-from billing_app.models import Token
+from billing_app.models import LedgerEntry, RedemptionCode, Token
 from channels_app.models import Channel, Option
 from tests.support.admin_rows import PASSWORD, many_rows, operator
 from tests.support.relay import LiveRelay
@@ -37,6 +37,12 @@ PAGES = [
     "/admin/billing_app/user/add/",
     "/admin/billing_app/token/",
     "/admin/billing_app/token/add/",
+    "/admin/billing_app/wallet/",
+    "/admin/billing_app/ledgerentry/",
+    "/admin/billing_app/billingsession/",
+    "/admin/billing_app/price/add/",
+    "/admin/billing_app/redemptioncode/",
+    "/admin/billing_app/redemptioncode/make",
     "/admin/auth/group/add/",
     "/admin/relay_app/requestlog/",
     "/admin/why/",
@@ -120,6 +126,7 @@ def rows(transactional_db: None, relay: LiveRelay) -> dict[str, str]:
         "channel_history": f"/admin/channels_app/channel/{channel.pk}/history/",
         "token": f"/admin/billing_app/token/{token.pk}/change/",
         "user": f"/admin/billing_app/user/{token.user_id}/change/",
+        "wallet": f"/admin/billing_app/wallet/{token.user_id}/change/",
         "request_id": RequestLog.objects.get(user_name="u01").request_id,
     }
 
@@ -129,6 +136,7 @@ def test_every_page_fits_and_stays_local(
     relay: LiveRelay, rows: dict[str, str], width: str, scheme: str
 ) -> None:
     names = ["channel", "channel_history", "channel_delete", "group_delete", "token", "user"]
+    names.append("wallet")
     forms = [rows[name] for name in names]
     with browser_page(relay, WIDTHS[width], scheme) as page:
         for path in [*PAGES, *forms, f"/admin/why/?id={rows['request_id']}"]:
@@ -251,6 +259,43 @@ def test_token_is_made_and_its_key_shown_once(relay: LiveRelay, rows: dict[str, 
         assert key not in page.content()
 
     assert Token.objects.get(name="browser").hint == f"{key[:4]}…{key[-4:]}"
+
+
+def test_a_top_up_is_paid_once_however_often_it_is_clicked(
+    relay: LiveRelay, rows: dict[str, str]
+) -> None:
+    with browser_page(relay) as page:
+        page.goto(relay.url + rows["wallet"])
+        page.click("text=Top up")
+        page.fill("[name=reason]", "invoice 7")
+        page.fill("[name=amount]", "1,5")
+        page.click("#modal-content button[type=submit]")
+        page.wait_for_selector("text=no comma")
+        assert page.input_value("[name=amount]") == "1,5"
+        page.fill("[name=amount]", "1.5")
+        page.dblclick("#modal-content button[type=submit]")
+        page.wait_for_selector("text=$1.50 paid in")
+
+    assert LedgerEntry.objects.count() == 1
+    assert LedgerEntry.objects.get().amount_nusd == 1_500_000_000
+
+
+def test_codes_are_made_and_shown_once(relay: LiveRelay, rows: dict[str, str]) -> None:
+    with browser_page(relay, WIDTHS["phone"]) as page:
+        page.goto(f"{relay.url}/admin/billing_app/redemptioncode/make")
+        page.fill("[name=batch]", "spring")
+        page.fill("[name=count]", "2")
+        page.fill("[name=amount]", "2.5")
+        page.click("#codes-form button[type=submit]")
+        codes = page.inner_text("#codes").split()
+        assert not is_too_wide(page)
+        page.click("text=All codes")
+        page.wait_for_selector("text=spring")
+        assert codes[0] not in page.content()
+
+    assert len(codes) == 2
+    hints = set(RedemptionCode.objects.values_list("hint", flat=True))
+    assert hints == {f"{code[:4]}…{code[-4:]}" for code in codes}
 
 
 def test_request_is_found_from_its_row_and_from_an_error_text(
