@@ -220,7 +220,6 @@ def test_a_database_that_is_away_refuses_reservations_and_is_owed_the_rest(
     token: Token, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pay_in(token, 1000)
-    monkeypatch.setattr(ledger_writer, "RESERVE_S", 0.1)
 
     async def work(ledger: Ledger) -> None:
         answered, failed = uuid.uuid4(), uuid.uuid4()
@@ -229,7 +228,8 @@ def test_a_database_that_is_away_refuses_reservations_and_is_owed_the_rest(
         database.is_away = True
         ledger.settle(answered, view(token), 70, request_id="r")
         ledger.mark_refund_due(failed)
-        with pytest.raises(LedgerAwayError, match="no answer"):
+        with monkeypatch.context() as patch, pytest.raises(LedgerAwayError, match="no answer"):
+            patch.setattr(ledger_writer, "RESERVE_S", 0.1)
             await reserve(ledger, token)
         database.is_away = False
         await ledger.flush()
@@ -309,8 +309,8 @@ def test_a_settlement_that_the_database_refuses_leaves_nothing_reserved(token: T
 def test_a_database_that_hangs_holds_a_request_for_five_seconds_in_all(
     token: Token, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_writer, "RESERVE_S", 0.4)
-    monkeypatch.setattr(trust, "READ_S", 0.3)
+    monkeypatch.setattr(ledger_writer, "RESERVE_S", 2.0)
+    monkeypatch.setattr(trust, "READ_S", 1.8)
     hanging = threading.Event()
     monkeypatch.setattr(trust, "_balances_of", lambda *_: hanging.wait(10))
 
@@ -339,7 +339,7 @@ def test_a_database_that_hangs_holds_a_request_for_five_seconds_in_all(
         database.gate.set()
         return took_s
 
-    assert 0.35 < run(work) < 0.65
+    assert run(work) < 3.0  # not 3.8
 
 
 def test_an_older_read_does_not_replace_what_the_writer_has_learned(
