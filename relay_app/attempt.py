@@ -45,6 +45,7 @@ class Answer:
     stream: AnswerStream | None = None
     model: str = ""
     usage: Usage | None = None
+    images: int = 0
     response_id: str = ""
     upstream_request_id: str = ""
 
@@ -263,5 +264,6 @@ def _judge(
         body=body,
         model=facts.model,
         usage=facts.usage,
+        images=facts.images,
         response_id=facts.response_id,
     )

@@ -209,11 +209,13 @@ def billed_upstream_model(step: Step) -> str:
 
 def answer_usage(answer: Answer, call: Call) -> Usage:
     """Return what a whole answer used: as reported, else counted by its length."""
-    if answer.usage is not None:
-        return answer.usage
-    body = answer.body or b""
-    is_text = answer.content_type.startswith(("application/json", "text/"))
-    return _counted(call, len(body) if is_text else 0)
+    usage = answer.usage
+    if usage is None:
+        body = answer.body or b""
+        is_text = answer.content_type.startswith(("application/json", "text/"))
+        is_text = is_text and not answer.images
+        usage = _counted(call, len(body) if is_text else 0)
+    return replace(usage, images=answer.images) if answer.images else usage
 
 
 def stream_usage(stream: AnswerStream, call: Call) -> Usage:
@@ -221,17 +223,18 @@ def stream_usage(stream: AnswerStream, call: Call) -> Usage:
 
     A stream that broke off may have reported less than it had sent.
     """
-    counted = _counted(call, stream.output_bytes)
     usage = stream.usage
     if usage is None:
-        return counted
-    if stream.is_whole:
-        return usage
-    return replace(
-        usage,
-        input_tokens=usage.input_tokens or counted.input_tokens,
-        output_tokens=max(usage.output_tokens, counted.output_tokens),
-    )
+        usage = _counted(call, stream.output_bytes)
+    elif not stream.is_whole:
+        counted = _counted(call, stream.output_bytes)
+        usage = replace(
+            usage,
+            input_tokens=usage.input_tokens or counted.input_tokens,
+            output_tokens=max(usage.output_tokens, counted.output_tokens),
+        )
+    images = max(usage.images, stream.images)  # some tell all of them at their end
+    return replace(usage, images=images) if images else usage
 
 
 def empty_usage(failure: Failure, dialect: Dialect, call: Call) -> Usage:

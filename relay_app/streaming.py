@@ -70,6 +70,7 @@ class AnswerStream:
         self.ttft_s: float | None = None
         self.dropped_events = 0
         self.output_bytes = 0  # of content, as far as it was read
+        self.images = 0
         self.is_interrupted = False
         self._malformed_in_a_row = 0
         self._good_s = sent_s  # when the last event came that was not malformed
@@ -348,6 +349,7 @@ class AnswerStream:
             self._good_s = time.monotonic()
         self._has_total = self._has_total or facts.is_usage_only
         self.output_bytes += facts.output_bytes
+        self.images += facts.images
         if facts.choices:
             self._begun.update(facts.choices)
         if facts.is_finish:

@@ -70,6 +70,8 @@ class AnswerFacts:
     is_empty: bool = False
     model: str = ""
     usage: Usage | None = None
+    # Pictures that were made: most answers that hold some do not tell their number.
+    images: int = 0
     # Under which later requests may name it; empty where the dialect has no such thing.
     response_id: str = ""
 
@@ -95,6 +97,8 @@ class EventFacts:
     is_usage_only: bool = False
     # The bytes of content in it, where an answer without usage is counted.
     output_bytes: int = field(default=0, compare=False)
+    # The pictures that it ends.
+    images: int = 0
     choices: tuple[int, ...] = ()
     ended: tuple[int, ...] = ()
     response_id: str = ""

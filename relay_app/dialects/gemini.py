@@ -188,6 +188,7 @@ class GeminiContent(GeminiDialect):
             is_empty=not (is_answer or is_spent),
             model=next((fact.model for fact in facts if fact.model), ""),
             usage=usage,
+            images=sum(fact.images for fact in facts),
         )
 
     def read_event(self, data: bytes | None, name: bytes) -> EventFacts:
@@ -287,11 +288,13 @@ def _read_chunk(chunk: dict[str, Any]) -> EventFacts:
     """Return what one chunk of a stream says; a whole answer has the same form."""
     listed = chunk.get("candidates")
     candidates = [c for c in listed if isinstance(c, dict)] if isinstance(listed, list) else []
+    parts = [part for candidate in candidates for part in _parts(candidate)]
     reasons = [c["finishReason"] for c in candidates if _is_reason(c.get("finishReason"))]
     is_blocked = _is_reason(object_in(chunk, "promptFeedback").get("blockReason"))
     return EventFacts(
-        is_meaningful=any(_says_something(candidate) for candidate in candidates),
-        output_bytes=sum(map(_size, candidates)),
+        is_meaningful=any(map(_says_something, parts)),
+        output_bytes=sum(map(_size, parts)),
+        images=sum(map(_is_picture, parts)),
         is_finish=bool(reasons) or is_blocked,
         is_normal_finish=not is_blocked and CUT_SHORT.isdisjoint(reasons),
         is_error=bool(chunk.get("error")),
@@ -306,27 +309,33 @@ def _is_reason(value: object) -> bool:
     return isinstance(value, int) and value != 0
 
 
-def _says_something(candidate: dict[str, Any]) -> bool:
-    """Return whether any part holds something: text, thoughts, calls, code, data, ..."""
+def _parts(candidate: dict[str, Any]) -> list[dict[str, Any]]:
     parts = object_in(candidate, "content").get("parts")
-    return any(
-        value and name != "thought"
-        for part in (parts if isinstance(parts, list) else [parts])
-        if isinstance(part, dict)
-        for name, value in part.items()
-    )
+    listed = parts if isinstance(parts, list) else [parts]
+    return [part for part in listed if isinstance(part, dict)]
 
 
-def _size(candidate: dict[str, Any]) -> int:
+def _says_something(part: dict[str, Any]) -> bool:
+    """Return whether a part holds something: text, thoughts, calls, code, data, ..."""
+    return any(value and name != "thought" for name, value in part.items())
+
+
+def _size(part: dict[str, Any]) -> int:
     """Return about how many bytes of content there are: texts as they are, all else as JSON."""
-    parts = object_in(candidate, "content").get("parts")
     return sum(
         len(value if isinstance(value, str) else str(value))
-        for part in (parts if isinstance(parts, list) else [])
-        if isinstance(part, dict)
         for name, value in part.items()
         if name != "thought"
     )
+
+
+def _is_picture(part: dict[str, Any]) -> bool:
+    """Return whether a part is a picture that was made; what was drawn in thought is none."""
+    data = part.get("inlineData") or part.get("inline_data")
+    if not isinstance(data, dict) or part.get("thought"):
+        return False
+    kind = data.get("mimeType") or data.get("mime_type")
+    return isinstance(kind, str) and kind.lower().startswith("image/")
 
 
 def _is_filled(embedding: object) -> bool:

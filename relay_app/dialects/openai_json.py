@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from billing_app.core.usage import Usage
 from relay_app.core.error_body import read_error
 from relay_app.core.multipart import FormError, is_form, read_fields, set_fields
 from relay_app.core.types import AnswerFacts, Call, EventFacts
@@ -25,6 +24,8 @@ PAYLOADS = (*LISTS, "text", "segments", "audio_data")
 CARRIERS = ("delta", "text", "audio", "b64_json", "url")
 # The last words of event types that end an answer.
 ENDS = frozenset({"done", "completed"})
+# Types of events that end a picture.
+PICTURES = frozenset({"image_generation.completed", "image_edit.completed"})
 TRUE = frozenset({"true", "1"})
 
 
@@ -89,6 +90,7 @@ class OpenAIJson(OpenAIDialect):
             is_normal_finish=not kind.startswith("transcri"),
             # Each of several images has an end of its own.
             is_complete=is_finish and not kind.startswith("image"),
+            images=1 if kind in PICTURES else 0,
             model=text_in(event, "model"),
             usage=usage_in(event),
         )
@@ -142,16 +144,13 @@ def _read_json(answer: dict[str, Any], body: bytes) -> AnswerFacts:
     lists = [answer[name] for name in LISTS if name in answer]
     is_empty = not answer or (bool(lists) and not any(lists) and not is_spent)
     return AnswerFacts(
-        is_empty=is_empty, model=text_in(answer, "model"), usage=_with_images(usage, answer)
+        is_empty=is_empty, model=text_in(answer, "model"), usage=usage, images=_pictures_in(answer)
     )
 
 
-def _with_images(usage: Usage | None, answer: dict[str, Any]) -> Usage | None:
-    """Return the usage with the number of pictures in the answer, which OpenAI does not tell."""
+def _pictures_in(answer: dict[str, Any]) -> int:
     data = answer.get("data")
-    pictures = [
-        item
+    return sum(
+        isinstance(item, dict) and bool(item.get("b64_json") or item.get("url"))
         for item in (data if isinstance(data, list) else [])
-        if isinstance(item, dict) and (item.get("b64_json") or item.get("url"))
-    ]
-    return replace(usage or Usage(), images=len(pictures)) if pictures else usage
+    )

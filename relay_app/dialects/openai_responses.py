@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -38,6 +39,7 @@ FILLED_LATER = frozenset({"message", "reasoning"})
 
 NOTHING = EventFacts()
 SOMETHING = EventFacts(is_meaningful=True)
+A_PICTURE = EventFacts(is_meaningful=True, images=1)
 
 
 class _Request(msgspec.Struct):
@@ -84,6 +86,7 @@ class OpenAIResponses(OpenAIDialect):
             is_empty=is_empty,
             model=text_in(answer, "model"),
             usage=usage,
+            images=_pictures_in(answer),
             response_id=text_in(answer, "id"),
         )
 
@@ -102,8 +105,7 @@ class OpenAIResponses(OpenAIDialect):
         if kind in FINISHED:
             return _end(event, is_normal=kind == "response.completed")
         if kind.startswith("response.output_item."):
-            is_done = kind.endswith(".done")
-            return SOMETHING if _is_said(event.get("item"), is_done=is_done) else NOTHING
+            return _item(event.get("item"), is_done=kind.endswith(".done"))
         if any(event.get(field) for field in CARRIERS) or _is_filled(event.get("part")):
             delta = event.get("delta")
             return _something(len(delta)) if isinstance(delta, str) else SOMETHING
@@ -130,9 +132,18 @@ def _something(size: int) -> EventFacts:
     return EventFacts(is_meaningful=True, output_bytes=size)
 
 
+def _item(item: object, *, is_done: bool) -> EventFacts:
+    if is_done and _is_picture(item):
+        return A_PICTURE
+    return SOMETHING if _is_said(item, is_done=is_done) else NOTHING
+
+
 def _end(event: dict[str, Any], *, is_normal: bool) -> EventFacts:
     """Return what the last event says; its response holds the whole answer once more."""
     response = object_in(event, "response")
+    usage, images = usage_in(response), _pictures_in(response)
+    if usage is not None and images:
+        usage = replace(usage, images=images)
     return EventFacts(
         is_meaningful=_has_output(response),
         is_finish=True,
@@ -140,7 +151,7 @@ def _end(event: dict[str, Any], *, is_normal: bool) -> EventFacts:
         is_complete=True,
         response_id=text_in(response, "id"),
         model=text_in(response, "model"),
-        usage=usage_in(response),
+        usage=usage,
     )
 
 
@@ -149,6 +160,19 @@ def _has_output(response: dict[str, Any]) -> bool:
     if isinstance(output, list):
         return any(_is_said(item, is_done=True) for item in output)
     return bool(output)
+
+
+def _pictures_in(response: dict[str, Any]) -> int:
+    output = response.get("output")
+    return sum(map(_is_picture, output)) if isinstance(output, list) else 0
+
+
+def _is_picture(item: object) -> bool:
+    """Return whether an output item is a picture that was made; some that are made say so by
+    nothing but their content."""
+    if not isinstance(item, dict) or item.get("type") != "image_generation_call":
+        return False
+    return item.get("status") == "completed" or bool(item.get("result"))
 
 
 def _is_said(item: object, *, is_done: bool) -> bool:

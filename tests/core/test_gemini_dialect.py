@@ -194,7 +194,8 @@ PARTS_THAT_DO_NOT = [{"text": ""}, {"text": "", "thought": True}, {"thought": Tr
 def test_whatever_carries_something_is_no_empty_answer(part):
     document = g.said(part, reason="STOP")
 
-    assert answer(document) == AnswerFacts(model="m-upstream")
+    images = 1 if "inlineData" in part else 0
+    assert answer(document) == AnswerFacts(model="m-upstream", images=images)
     assert event(document).is_meaningful
 
 
@@ -427,6 +428,28 @@ def test_a_lone_surrogate_is_no_obstacle():
     events = EventFraming().whole(b'[{"a": "\\ud83d"}, {}]', "application/json")
 
     assert events == b'data: {"a": "\\ud83d"}\n\ndata: {}\n\n'
+
+
+PNG = {"inlineData": {"mimeType": "image/png", "data": "iVBO"}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "images"),
+    [
+        ([PNG], 1),
+        ([{"text": "two"}, PNG, {"inlineData": {"mimeType": "image/jpeg", "data": "x"}}], 2),
+        ([{"inline_data": {"mime_type": "image/png", "data": "iVBO"}}], 1),
+        ([{**PNG, "thought": True}, PNG], 1),
+        ([{"inlineData": {"mimeType": "audio/L16", "data": "x"}}], 0),
+        ([{"inlineData": {"mimeType": None}}, {"inlineData": "image/png"}, {"text": "x"}], 0),
+    ],
+)
+def test_each_picture_in_an_answer_or_a_stream_counts(parts, images):
+    whole = g.said(*parts, reason="STOP")
+
+    assert answer(whole).images == images
+    assert answer([g.said(*parts), whole]).images == 2 * images
+    assert event(g.said(*parts)).images == images
 
 
 # -- errors and lists ---------------------------------------------------------------

@@ -304,6 +304,24 @@ def test_json_under_another_type_is_read_all_the_same():
     assert facts.usage == Usage(input_tokens=3)
 
 
+@pytest.mark.parametrize(
+    ("data", "images"),
+    [
+        ([{"b64_json": "AA=="}], 1),
+        ([{"url": "https://x"}, {"b64_json": "AA==", "revised_prompt": "x"}], 2),
+        ([{"b64_json": None, "url": ""}, {}, None, "x", {"embedding": [1]}], 0),
+        ({"b64_json": "AA=="}, 0),
+        (None, 0),
+    ],
+)
+def test_pictures_are_counted_whether_usage_is_told_or_not(data, images):
+    told = IMAGES.read_answer(dumped({"data": data, "usage": {"input_tokens": 3}}))
+    untold = IMAGES.read_answer(dumped({"data": data}))
+
+    assert (told.images, told.usage) == (images, Usage(input_tokens=3))
+    assert (untold.images, untold.usage) == (images, None)
+
+
 # -- stream events ----------------------------------------------------------------
 
 
@@ -344,6 +362,15 @@ def test_the_last_piece_is_the_proper_end_and_tells_the_usage(dialect, document,
     assert facts.is_finish
     assert facts.is_complete is is_complete
     assert facts.usage == Usage(input_tokens=1, output_tokens=2)
+
+
+@pytest.mark.parametrize("family", ["image_generation", "image_edit"])
+def test_each_completed_picture_counts_and_partial_ones_do_not(family):
+    partial = event(IMAGES, {"type": f"{family}.partial_image", "b64_json": "iVBO"})
+    completed = event(IMAGES, {"type": f"{family}.completed", "b64_json": "iVBO"})
+    named = event(IMAGES, {"b64_json": "iVBO"}, f"{family}.completed".encode())
+
+    assert [fact.images for fact in (partial, completed, named)] == [0, 1, 1]
 
 
 def test_silence_is_an_answer_and_no_sound_is_none():

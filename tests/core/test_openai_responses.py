@@ -170,6 +170,32 @@ def test_what_is_no_object_is_not_readable(body):
     assert DIALECT.read_answer(body) == AnswerFacts(is_readable=False)
 
 
+DRAWN = {"type": "image_generation_call", "status": "completed", "result": "iVBO"}
+
+
+@pytest.mark.parametrize(
+    ("item", "images"),
+    [
+        (DRAWN, 1),
+        ({**DRAWN, "result": None}, 1),
+        ({**DRAWN, "status": "generating"}, 1),  # it is there all the same
+        ({**DRAWN, "status": "failed", "result": None}, 0),
+        ({**DRAWN, "status": "in_progress", "result": ""}, 0),
+        (MESSAGE, 0),
+        (5, 0),
+    ],
+)
+def test_each_picture_that_was_made_counts(item, images):
+    whole = answer(output=[item, MESSAGE, item], usage=USAGE)
+    done = event("response.output_item.done", item=item)
+    added = event("response.output_item.added", item=item)
+    end = event("response.completed", response={"output": [item, item], "usage": USAGE})
+
+    assert whole.images == 2 * images
+    assert (added.images, done.images) == (0, images)
+    assert (end.images, end.usage.images) == (0, 2 * images)  # the same ones once more
+
+
 # -- stream events ----------------------------------------------------------------
 
 

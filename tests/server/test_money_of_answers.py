@@ -1,0 +1,114 @@
+"""What answers cost through the real server, by what they report and by what they hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.server.test_money import assert_books_are_right, pay_in, priced, wallet
+from tests.support import gemini
+from tests.support.speakers import Responses, data
+from tests.support.upstream import answer, stream
+
+RESPONSES = Responses()
+PICTURE = {"b64_json": "iVBO"}
+
+
+@pytest.fixture(autouse=True)
+def _paying(world):
+    world.options(AllowUnpricedModels=False, TrustQuota="0")
+    pay_in(world)
+
+
+def spent(world: Any) -> int:
+    """Return what was charged so far; the books agree."""
+    available, reserved, spent_nusd = wallet(world)
+    assert (available + spent_nusd, reserved) == (5 * 10**9, 0)
+    assert_books_are_right()
+    return spent_nusd
+
+
+def post(world: Any, path: str, document: Any) -> Any:
+    response = world.ready().http.post(path, json=document)
+    assert response.status_code == 200
+    return response
+
+
+# -- pictures ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["image_generation", "image_edit"])
+def test_streamed_pictures_are_charged_each(world, family):
+    priced(world, per_image="0.04")
+    partial = data({"type": f"{family}.partial_image", **PICTURE})
+    completed = data({"type": f"{family}.completed", **PICTURE, "usage": {"total_tokens": 9}})
+    world.channel("a", stream([partial, partial, completed, partial, completed]))
+
+    post(world, "/v1/images/generations", {"model": "m", "prompt": "x", "stream": True, "n": 2})
+
+    assert spent(world) == 2 * 40_000_000
+
+
+def test_pictures_of_a_stream_that_breaks_are_charged(world):
+    priced(world, per_image="0.04")
+    completed = data({"type": "image_generation.completed", **PICTURE})
+    partial = data({"type": "image_generation.partial_image", **PICTURE})
+    world.channel("a", stream([completed, partial, b"data: {"], end="reset"))
+
+    post(world, "/v1/images/generations", {"model": "m", "prompt": "x", "stream": True, "n": 2})
+
+    assert spent(world) == 40_000_000
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_geminis_pictures_are_charged_each(world, is_stream):
+    priced(world, input=1, output=10, per_image="0.04")
+    picture = {"inlineData": {"mimeType": "image/png", "data": "iVBO"}}
+    chunks = [
+        gemini.said({"text": "one"}, picture, usageMetadata={"promptTokenCount": 3}),
+        gemini.said(picture, reason="STOP", usageMetadata=gemini.USAGE),
+    ]
+    action = stream(map(gemini.event, chunks)) if is_stream else answer(200, chunks)
+    world.channel("a", action, provider="gemini")
+
+    method = "streamGenerateContent" if is_stream else "generateContent"
+    post(world, f"/v1beta/models/m:{method}", {"contents": [{"parts": [{"text": "hi"}]}]})
+
+    assert spent(world) == 2 * 40_000_000 + 3 * 1000 + 2 * 10000
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_pictures_of_responses_are_charged_once_each(world, is_stream):
+    priced(world, input=1, output=10, per_image="0.04")
+    drawn = {"type": "image_generation_call", "status": "completed", "result": "iVBO"}
+    whole = RESPONSES.whole("ab", "m-upstream")
+    whole["output"] += [drawn, drawn]
+    done = data({"type": "response.output_item.done", "output_index": 1, "item": drawn})
+    events = [
+        *RESPONSES.begin("m-upstream"),
+        RESPONSES.text("ab"),
+        *(done, done),
+        data({"type": "response.completed", "response": whole}),
+    ]
+    world.channel("a", stream(events) if is_stream else answer(200, whole))
+
+    post(world, "/v1/responses", {"model": "m", "input": "x", "stream": is_stream})
+
+    # 3 tokens in, 2 out, and 4 that only the total of 9 has
+    assert spent(world) == 2 * 40_000_000 + 3 * 1000 + 6 * 10000
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_an_image_answer_without_usage_pays_its_prompt_by_length(world, is_stream):
+    priced(world, input=2, output=10, per_image="0.04")
+    completed = data({"type": "image_generation.completed", **PICTURE})
+    action = stream([completed]) if is_stream else answer(200, {"data": [PICTURE]})
+    world.channel("a", action)
+    request = {"model": "m", "prompt": "x" * 400, "stream": is_stream}
+
+    post(world, "/v1/images/generations", request)
+
+    prompt_tokens = len(world.upstream.seen[0].body) // 4
+    assert prompt_tokens >= 100
+    assert spent(world) == 40_000_000 + prompt_tokens * 2000
