@@ -228,9 +228,10 @@ def test_a_database_that_is_away_refuses_reservations_and_is_owed_the_rest(
         database.is_away = True
         ledger.settle(answered, view(token), 70, request_id="r")
         ledger.mark_refund_due(failed)
-        with monkeypatch.context() as patch, pytest.raises(LedgerAwayError, match="no answer"):
+        with monkeypatch.context() as patch:
             patch.setattr(ledger_writer, "RESERVE_S", 0.1)
-            await reserve(ledger, token)
+            with pytest.raises(LedgerAwayError, match="no answer"):
+                await reserve(ledger, token)
         database.is_away = False
         await ledger.flush()
         assert isinstance(await reserve(ledger, token, 1), Done)
