@@ -45,6 +45,7 @@ class Answer:
     stream: AnswerStream | None = None
     model: str = ""
     usage: Usage | None = None
+    output_bytes: int = 0  # that the model wrote, where no usage is told
     images: int = 0
     response_id: str = ""
     upstream_request_id: str = ""
@@ -264,6 +265,7 @@ def _judge(
         body=body,
         model=facts.model,
         usage=facts.usage,
+        output_bytes=facts.output_bytes,
         images=facts.images,
         response_id=facts.response_id,
     )

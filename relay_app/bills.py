@@ -209,12 +209,7 @@ def billed_upstream_model(step: Step) -> str:
 
 def answer_usage(answer: Answer, call: Call) -> Usage:
     """Return what a whole answer used: as reported, else counted by its length."""
-    usage = answer.usage
-    if usage is None:
-        body = answer.body or b""
-        is_text = answer.content_type.startswith(("application/json", "text/"))
-        is_text = is_text and not answer.images
-        usage = _counted(call, len(body) if is_text else 0)
+    usage = answer.usage or _counted(call, answer.output_bytes)
     return replace(usage, images=answer.images) if answer.images else usage
 
 

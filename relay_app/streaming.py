@@ -69,7 +69,7 @@ class AnswerStream:
         self.response_id = ""
         self.ttft_s: float | None = None
         self.dropped_events = 0
-        self.output_bytes = 0  # of content, as far as it was read
+        self.output_bytes = 0  # that the model wrote, as far as it was read
         self.images = 0
         self.is_interrupted = False
         self._malformed_in_a_row = 0

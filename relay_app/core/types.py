@@ -70,6 +70,8 @@ class AnswerFacts:
     is_empty: bool = False
     model: str = ""
     usage: Usage | None = None
+    # The bytes that the model wrote, where no usage is told.
+    output_bytes: int = field(default=0, compare=False)
     # Pictures that were made: most answers that hold some do not tell their number.
     images: int = 0
     # Under which later requests may name it; empty where the dialect has no such thing.
@@ -95,7 +97,7 @@ class EventFacts:
     is_error: bool = False
     is_malformed: bool = False
     is_usage_only: bool = False
-    # The bytes of content in it, where an answer without usage is counted.
+    # The bytes in it that the model wrote: an answer without usage is counted by them.
     output_bytes: int = field(default=0, compare=False)
     # The pictures that it ends.
     images: int = 0

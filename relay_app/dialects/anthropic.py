@@ -23,6 +23,7 @@ from relay_app.dialects.base import (
     decode_envelope,
     with_model_field,
 )
+from relay_app.dialects.written import text_bytes, written_bytes
 
 # What Anthropic calls errors of these statuses; others are `api_error` or, below 500,
 # `invalid_request_error`.
@@ -56,12 +57,13 @@ CUT_SHORT = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"}
 # Blocks that begin empty and are filled by deltas, and where they would be filled already.
 # Blocks of any other kind (tools, their results, redacted thinking) say something at once.
 FILLED_LATER = {"text": ("text",), "thinking": ("thinking", "signature")}
+# Fields of deltas that hold what the model wrote.
+TEXTS = frozenset({"text", "thinking", "partial_json", "content"})
 # Says that another model took over, nothing of the answer.
 NOTICES = frozenset({"fallback"})
 
-# What most events of a stream say; they are frozen, so one of each serves all.
+# What many events of a stream say; it is frozen, so one serves all.
 NOTHING = EventFacts()
-SOMETHING = EventFacts(is_meaningful=True)
 
 # Events that carry nothing.
 SIGNALS = frozenset({"ping", "content_block_stop", "message_stop"})
@@ -115,7 +117,12 @@ class AnthropicMessages:
         usage = _usage(answer.get("usage"))
         is_spent = usage is not None and usage.output_tokens > 0
         is_answer = has_content or is_spent or _text(answer.get("stop_reason")) in CUT_SHORT
-        return AnswerFacts(is_empty=not is_answer, model=_text(answer.get("model")), usage=usage)
+        return AnswerFacts(
+            is_empty=not is_answer,
+            model=_text(answer.get("model")),
+            usage=usage,
+            output_bytes=written_bytes(answer.get("content")) if usage is None else 0,
+        )
 
     def read_event(self, data: bytes | None, name: bytes) -> EventFacts:
         if data is None:
@@ -207,22 +214,26 @@ def _beginning(event: dict[str, Any]) -> EventFacts:
     if usage is not None:
         # The output counted here is a placeholder: nothing was generated yet.
         usage = replace(usage, output_tokens=0, reasoning_tokens=0)
+    content = message.get("content")
     return EventFacts(
-        is_meaningful=_has_content(message.get("content")),
+        is_meaningful=_has_content(content),
+        output_bytes=written_bytes(content),
         model=_text(message.get("model")),
         usage=usage,
     )
 
 
 def _block(event: dict[str, Any]) -> EventFacts:
-    return SOMETHING if _says_something(event.get("content_block")) else NOTHING
+    block = event.get("content_block")
+    return _something(written_bytes(block)) if _says_something(block) else NOTHING
 
 
 def _delta(event: dict[str, Any]) -> EventFacts:
-    """Return how much the fields but the type hold: text, thinking, JSON, ..."""
+    """Return what the fields but the type hold: text, thinking, JSON, ..."""
     for name, value in _object(event.get("delta")).items():
         if value and name != "type":
-            return _something(len(value) if isinstance(value, str) else 0)
+            is_text = name in TEXTS and isinstance(value, str)
+            return _something(text_bytes(value) if is_text else 0)
     return NOTHING
 
 

@@ -32,6 +32,7 @@ from relay_app.dialects.gemini_framing import ArrayFraming, EventFraming
 from relay_app.dialects.gemini_usage import read_usage
 from relay_app.dialects.openai_base import dumped, read_object, text_in
 from relay_app.dialects.openai_usage import object_in
+from relay_app.dialects.written import written_bytes
 
 # gRPC's names for HTTP statuses (google.rpc.Code); others are INTERNAL or, below 500,
 # INVALID_ARGUMENT.
@@ -188,6 +189,7 @@ class GeminiContent(GeminiDialect):
             is_empty=not (is_answer or is_spent),
             model=next((fact.model for fact in facts if fact.model), ""),
             usage=usage,
+            output_bytes=sum(fact.output_bytes for fact in facts) if usage is None else 0,
             images=sum(fact.images for fact in facts),
         )
 
@@ -293,7 +295,7 @@ def _read_chunk(chunk: dict[str, Any]) -> EventFacts:
     is_blocked = _is_reason(object_in(chunk, "promptFeedback").get("blockReason"))
     return EventFacts(
         is_meaningful=any(map(_says_something, parts)),
-        output_bytes=sum(map(_size, parts)),
+        output_bytes=written_bytes(parts),
         images=sum(map(_is_picture, parts)),
         is_finish=bool(reasons) or is_blocked,
         is_normal_finish=not is_blocked and CUT_SHORT.isdisjoint(reasons),
@@ -318,15 +320,6 @@ def _parts(candidate: dict[str, Any]) -> list[dict[str, Any]]:
 def _says_something(part: dict[str, Any]) -> bool:
     """Return whether a part holds something: text, thoughts, calls, code, data, ..."""
     return any(value and name != "thought" for name, value in part.items())
-
-
-def _size(part: dict[str, Any]) -> int:
-    """Return about how many bytes of content there are: texts as they are, all else as JSON."""
-    return sum(
-        len(value if isinstance(value, str) else str(value))
-        for name, value in part.items()
-        if name != "thought"
-    )
 
 
 def _is_picture(part: dict[str, Any]) -> bool:

@@ -68,18 +68,23 @@ def checked_model(model: str | None, *, default: str = "") -> str:
     return model or default
 
 
-def read_object(data: bytes) -> dict[str, Any] | None:
-    """Return a JSON object, or None when `data` is none.
+def read_json(data: bytes) -> Any:
+    """Return the value, None when `data` is no JSON.
 
     The standard parser reads what the fast one refuses, such as lone surrogates.
     """
     try:
-        document = orjson.loads(data)
+        return orjson.loads(data)
     except orjson.JSONDecodeError:
         try:
-            document = json.loads(data)
+            return json.loads(data)
         except (ValueError, RecursionError):
             return None
+
+
+def read_object(data: bytes) -> dict[str, Any] | None:
+    """Return a JSON object, or None when `data` is none."""
+    document = read_json(data)
     return document if isinstance(document, dict) else None
 
 

@@ -13,8 +13,9 @@ from relay_app.core.error_body import read_error
 from relay_app.core.json_edit import set_fields
 from relay_app.core.types import AnswerFacts, EventFacts
 from relay_app.dialects.base import Envelope, Incoming, count_in, decode_envelope
-from relay_app.dialects.openai_base import OpenAIDialect, checked_model, read_object
+from relay_app.dialects.openai_base import OpenAIDialect, checked_model, read_json, read_object
 from relay_app.dialects.openai_usage import read_usage
+from relay_app.dialects.written import written_bytes
 
 # An end for one of these reasons is an answer even without content.
 CUT_SHORT = {"length", "content_filter"}
@@ -24,6 +25,7 @@ FAILED = "error"
 
 # Raw values that carry nothing.
 _NOTHING = (b"", b"null", b'""', b"[]", b"{}")
+_QUOTE = ord('"')
 # A field that is not there; told by identity, for most are not.
 _ABSENT = msgspec.Raw(b"")
 
@@ -53,16 +55,28 @@ class _Delta(msgspec.Struct):
     refusal: msgspec.Raw = _ABSENT
     audio: msgspec.Raw = _ABSENT
 
-    def size(self) -> int:
-        """Return the bytes of the answer in it; 0: it carries nothing."""
+    def says_something(self) -> bool:
         return (
-            _size(self.content)
-            + _size(self.tool_calls)
-            + (_size(self.reasoning_content) or _size(self.reasoning))
-            + _size(self.reasoning_details)
-            + _size(self.function_call)
-            + _size(self.refusal)
-            + _size(self.audio)
+            _says(self.content)
+            or _says(self.tool_calls)
+            or _says(self.reasoning_content)
+            or _says(self.reasoning)
+            or _says(self.reasoning_details)
+            or _says(self.function_call)
+            or _says(self.refusal)
+            or _says(self.audio)
+        )
+
+    def written(self) -> int:
+        """Return the bytes that the model wrote in it."""
+        thoughts = _written(self.reasoning_content) or _written(self.reasoning)
+        return (
+            _written(self.content)
+            + _written(self.tool_calls)
+            + (thoughts or _written(self.reasoning_details))
+            + _written(self.function_call)
+            + _written(self.refusal)
+            + _written(self.audio)
         )
 
 
@@ -73,9 +87,13 @@ class _Choice(msgspec.Struct):
     index: int | None = 0
     finish_reason: str | None = None
 
-    def size(self) -> int:
+    def says_something(self) -> bool:
         part = self.delta or self.message
-        return (part.size() if part is not None else 0) + _size(self.text)
+        return (part is not None and part.says_something()) or _says(self.text)
+
+    def written(self) -> int:
+        part = self.delta or self.message
+        return (part.written() if part is not None else 0) + _written(self.text)
 
 
 class _Answer(msgspec.Struct):
@@ -112,8 +130,12 @@ class OpenAIChat(OpenAIDialect):
             return AnswerFacts(is_readable=False, is_error=error.is_error)
         if not answer.choices and _is_error(answer, body):
             return AnswerFacts(is_error=True)
+        usage = _usage(answer)
         return AnswerFacts(
-            is_empty=_is_empty(answer), model=answer.model or "", usage=_usage(answer)
+            is_empty=_is_empty(answer, usage),
+            model=answer.model or "",
+            usage=usage,
+            output_bytes=_written_in(answer.choices or []) if usage is None else 0,
         )
 
     def read_event(self, data: bytes | None, name: bytes) -> EventFacts:
@@ -132,14 +154,15 @@ class OpenAIChat(OpenAIDialect):
         choices = answer.choices or []
         if len(choices) == 1 and choices[0].finish_reason is None and not _tells(answer.usage):
             choice = choices[0]
-            return _plain_facts(choice.size(), answer.model or "", choice.index or 0)
+            size = choice.written()
+            is_meaningful = size > 0 or choice.says_something()
+            return _plain_facts(size, is_meaningful, answer.model or "", choice.index or 0)
         reasons = [choice.finish_reason for choice in choices if choice.finish_reason]
         if FAILED in reasons:
             return EventFacts(is_error=True)
-        size = sum(choice.size() for choice in choices)
         return EventFacts(
-            is_meaningful=size > 0,
-            output_bytes=size,
+            is_meaningful=any(choice.says_something() for choice in choices),
+            output_bytes=_written_in(choices),
             is_finish=bool(reasons),
             choices=tuple(choice.index or 0 for choice in choices),
             ended=tuple(choice.index or 0 for choice in choices if choice.finish_reason),
@@ -167,9 +190,11 @@ def asking_usage(body: bytes, request: HasStreamOptions) -> bytes | None:
 
 
 @lru_cache(maxsize=1024)
-def _plain_facts(size: int, model: str, choice: int) -> EventFacts:
+def _plain_facts(size: int, is_meaningful: bool, model: str, choice: int) -> EventFacts:
     """Return the facts of most chunks, made once for each model and size."""
-    return EventFacts(is_meaningful=size > 0, output_bytes=size, model=model, choices=(choice,))
+    return EventFacts(
+        is_meaningful=is_meaningful, output_bytes=size, model=model, choices=(choice,)
+    )
 
 
 def is_utf8(data: bytes) -> bool:
@@ -185,12 +210,20 @@ def _says(raw: msgspec.Raw) -> bool:
     return raw is not _ABSENT and bytes(raw) not in _NOTHING
 
 
-def _size(raw: msgspec.Raw) -> int:
-    """Return the bytes in a raw value, without its quotes; 0 if it carries nothing."""
+def _written_in(choices: list[_Choice]) -> int:
+    return sum(choice.written() for choice in choices)
+
+
+def _written(raw: msgspec.Raw) -> int:
+    """Return the bytes that the model wrote in a raw value: mostly a text as it stands."""
     if raw is _ABSENT:
         return 0
     value = bytes(raw)
-    return 0 if value in _NOTHING else max(1, len(value) - 2)
+    if value in _NOTHING:
+        return 0
+    if value[0] == _QUOTE and b"\\" not in value:
+        return len(value) - 2
+    return written_bytes(read_json(value))
 
 
 def _read(data: bytes) -> _Answer | None:
@@ -246,12 +279,11 @@ def _is_error(answer: _Answer, body: bytes) -> bool:
     return _says(answer.error) or read_error(body).is_error
 
 
-def _is_empty(answer: _Answer) -> bool:
+def _is_empty(answer: _Answer, usage: Usage | None) -> bool:
     """Return whether the answer ended normally and carries nothing at all."""
     choices = answer.choices or []
-    if any(c.size() or c.finish_reason in CUT_SHORT for c in choices):
+    if any(c.says_something() or c.finish_reason in CUT_SHORT for c in choices):
         return False
-    usage = _usage(answer)
     return usage is None or not usage.output_tokens
 
 

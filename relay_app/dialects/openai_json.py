@@ -16,6 +16,7 @@ from relay_app.core.types import AnswerFacts, Call, EventFacts
 from relay_app.dialects.base import BodyError, Envelope, Incoming, decode_envelope
 from relay_app.dialects.openai_base import OpenAIDialect, checked_model, read_object, text_in
 from relay_app.dialects.openai_usage import usage_in
+from relay_app.dialects.written import text_bytes
 
 # Fields that hold what was asked for; the first two are lists that may not be empty.
 LISTS = ("data", "results")
@@ -65,8 +66,11 @@ class OpenAIJson(OpenAIDialect):
         if answer is not None:
             return _read_json(answer, body)
         if is_other:
+            kind = content_type.lower()
             return AnswerFacts(
-                is_empty=not body, is_readable=not content_type.lower().startswith("text/html")
+                is_empty=not body,
+                is_readable=not kind.startswith("text/html"),
+                output_bytes=len(body) if kind.startswith("text/") else 0,
             )
         return AnswerFacts(is_readable=False, is_error=read_error(body).is_error)
 
@@ -90,6 +94,7 @@ class OpenAIJson(OpenAIDialect):
             is_normal_finish=not kind.startswith("transcri"),
             # Each of several images has an end of its own.
             is_complete=is_finish and not kind.startswith("image"),
+            output_bytes=text_bytes(text_in(event, "delta")),
             images=1 if kind in PICTURES else 0,
             model=text_in(event, "model"),
             usage=usage_in(event),
@@ -144,7 +149,11 @@ def _read_json(answer: dict[str, Any], body: bytes) -> AnswerFacts:
     lists = [answer[name] for name in LISTS if name in answer]
     is_empty = not answer or (bool(lists) and not any(lists) and not is_spent)
     return AnswerFacts(
-        is_empty=is_empty, model=text_in(answer, "model"), usage=usage, images=_pictures_in(answer)
+        is_empty=is_empty,
+        model=text_in(answer, "model"),
+        usage=usage,
+        output_bytes=text_bytes(text_in(answer, "text")) if usage is None else 0,
+        images=_pictures_in(answer),
     )
 
 

@@ -27,18 +27,20 @@ from relay_app.dialects.openai_base import (
     text_in,
 )
 from relay_app.dialects.openai_usage import object_in, usage_in
+from relay_app.dialects.written import text_bytes, written_bytes
 
 FAILED = frozenset({"error", "response.failed"})
 FINISHED = frozenset({"response.completed", "response.incomplete"})
 # Fields of events that carry a part of the answer, a whole part, or a piece of an image.
 CARRIERS = ("delta", "text", "refusal", "arguments", "input", "code", "partial_image_b64")
+# Its deltas are no text but the data of a file.
+SOUND = "response.audio.delta"
 # Fields of items and their parts that do.
 ITEM_CARRIERS = ("name", "content", "summary", "text", "refusal", "arguments", "input", "code")
 # Items of these kinds say nothing until something is in them.
 FILLED_LATER = frozenset({"message", "reasoning"})
 
 NOTHING = EventFacts()
-SOMETHING = EventFacts(is_meaningful=True)
 A_PICTURE = EventFacts(is_meaningful=True, images=1)
 
 
@@ -86,6 +88,7 @@ class OpenAIResponses(OpenAIDialect):
             is_empty=is_empty,
             model=text_in(answer, "model"),
             usage=usage,
+            output_bytes=written_bytes(answer.get("output")) if usage is None else 0,
             images=_pictures_in(answer),
             response_id=text_in(answer, "id"),
         )
@@ -107,8 +110,8 @@ class OpenAIResponses(OpenAIDialect):
         if kind.startswith("response.output_item."):
             return _item(event.get("item"), is_done=kind.endswith(".done"))
         if any(event.get(field) for field in CARRIERS) or _is_filled(event.get("part")):
-            delta = event.get("delta")
-            return _something(len(delta)) if isinstance(delta, str) else SOMETHING
+            text = "" if kind == SOUND else text_in(event, "delta")
+            return _something(text_bytes(text))
         is_error = not kind.startswith("response.") and read_error(data).is_error
         model = text_in(object_in(event, "response"), "model")
         return EventFacts(is_error=is_error, model=model) if is_error or model else NOTHING
@@ -135,7 +138,17 @@ def _something(size: int) -> EventFacts:
 def _item(item: object, *, is_done: bool) -> EventFacts:
     if is_done and _is_picture(item):
         return A_PICTURE
-    return SOMETHING if _is_said(item, is_done=is_done) else NOTHING
+    if not _is_said(item, is_done=is_done):
+        return NOTHING
+    return _something(_told_nowhere_else(item, is_done=is_done) if isinstance(item, dict) else 0)
+
+
+def _told_nowhere_else(item: dict[str, Any], *, is_done: bool) -> int:
+    """Return the bytes of what has no events of its own: a tool's name at the beginning of its
+    item, and arguments at its end that are no text."""
+    if not is_done:
+        return text_bytes(text_in(item, "name"))
+    return written_bytes({"arguments": object_in(item, "arguments")})
 
 
 def _end(event: dict[str, Any], *, is_normal: bool) -> EventFacts:

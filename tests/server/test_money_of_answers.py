@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.server.test_money import assert_books_are_right, pay_in, priced, wallet
 from tests.support import gemini
-from tests.support.speakers import Responses, data
+from tests.support.speakers import SPEAKERS, Responses, data, documents
 from tests.support.upstream import answer, stream
 
 RESPONSES = Responses()
@@ -33,6 +34,41 @@ def post(world: Any, path: str, document: Any) -> Any:
     response = world.ready().http.post(path, json=document)
     assert response.status_code == 200
     return response
+
+
+# -- answers without usage -----------------------------------------------------------------
+
+
+def without_usage(document: Any) -> Any:
+    """Return the document without what it tells of usage, at any depth."""
+    if isinstance(document, list):
+        return [without_usage(item) for item in document]
+    if not isinstance(document, dict):
+        return document
+    return {
+        name: without_usage(value)
+        for name, value in document.items()
+        if name not in ("usage", "usageMetadata")
+    }
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("text", ["Hi", "Grüße aus Köln, 日本"])
+@pytest.mark.parametrize("speaker", SPEAKERS, ids=lambda speaker: speaker.name)
+def test_an_answer_without_usage_is_charged_by_its_text(world, speaker, text, is_stream):
+    priced(world, input=0, output=10)
+    events = [
+        data(without_usage(d)) for d in documents(b"".join(speaker.stream(text[:1], text[1:])))
+    ]
+    if speaker.name == "openai":
+        events += speaker.last()
+    whole = json.dumps(without_usage(speaker.whole(text, "m-upstream")))  # escaped
+    action = stream(events) if is_stream else answer(200, whole.encode())
+    world.channel("a", action, provider=speaker.provider)
+
+    assert speaker.ask(world.ready(), is_stream=is_stream).status_code == 200
+
+    assert spent(world) == -(-len(text.encode()) // 4) * 10000
 
 
 # -- pictures ------------------------------------------------------------------------------
