@@ -186,7 +186,11 @@ def prompt_tokens(call: Call) -> int:
 
 
 def _answer_count(call: Call) -> int:
-    """Return how many answers the request asks for: its field `n`, 1 without one."""
+    """Return how many answers the request asks for; 1 if neither dialect nor field `n` says."""
+    return min(max(call.answer_count or _field_n(call), 1), MAX_ANSWERS)
+
+
+def _field_n(call: Call) -> int:
     try:
         if multipart.is_form(call.content_type):
             fields = multipart.read_fields(call.body, call.content_type)
@@ -196,8 +200,7 @@ def _answer_count(call: Call) -> int:
             raw = bytes(value) if isinstance(value, bytes | msgspec.Raw) else str(value).encode()
     except ValueError:
         return 1
-    count = count_in(msgspec.Raw(raw))
-    return min(max(count, 1), MAX_ANSWERS)
+    return count_in(msgspec.Raw(raw))
 
 
 def billed_upstream_model(step: Step) -> str:

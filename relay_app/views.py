@@ -280,6 +280,7 @@ class RelayView(DialectView):
             headers=_forwarded(request),
             client_headers=request.scope["headers"],
             max_output_tokens=envelope.max_output_tokens,
+            answer_count=envelope.answer_count,
             previous_response_id=envelope.previous_response_id,
         )
 

@@ -51,6 +51,8 @@ class Call:
     )
     # The most tokens that the answer may have, as far as the request says; 0: it does not.
     max_output_tokens: int = 0
+    # How many answers it asks for; 0: its field `n` says so, if anything does.
+    answer_count: int = 0
     # The earlier response that it goes on from; empty: none.
     previous_response_id: str = ""
     # The relay asked for the event that tells the usage, not the client: it is not passed on.

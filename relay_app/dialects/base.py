@@ -57,6 +57,7 @@ class Framing(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
     """The part of a request that routing and limits need; `max_output_tokens` 0: not said.
+    `answer_count`: how many answers it asks for; 0: its field `n` says so, if anything does.
 
     `framing` makes one for this request; None: streams go out as they come.
     """
@@ -64,6 +65,7 @@ class Envelope:
     model: str
     is_stream: bool
     max_output_tokens: int = 0
+    answer_count: int = 0
     previous_response_id: str = ""
     framing: Callable[[], Framing] | None = None
     # The body with usage asked for, where a stream tells it only then and the client did not

@@ -97,15 +97,24 @@ class _Request(msgspec.Struct):
     camel_config: msgspec.Raw = msgspec.field(name="generationConfig", default=msgspec.Raw(b""))
     snake_config: msgspec.Raw = msgspec.field(name="generation_config", default=msgspec.Raw(b""))
 
-    @property
-    def output_limit(self) -> int:
+    def limits(self) -> tuple[int, int]:
+        """Return the most tokens of an answer and the number of answers; 0: not said."""
         config = bytes(self.camel_config) or bytes(self.snake_config) or b"{}"
         try:
             fields = split_fields(config)
         except ValueError:
-            return 0
-        raw = fields.get("maxOutputTokens", fields.get("max_output_tokens"))
-        return count_in(raw) if isinstance(raw, msgspec.Raw) else 0
+            return 0, 0
+        tokens = fields.get("maxOutputTokens", fields.get("max_output_tokens"))
+        answers = fields.get("candidateCount", fields.get("candidate_count"))
+        return _count_in(tokens), _count_in(answers)
+
+
+def _count_in(raw: Any) -> int:
+    """Return the count in a field; the API takes numbers in quotes as well."""
+    if not isinstance(raw, msgspec.Raw):
+        return 0
+    digits = bytes(raw).strip(b'"')
+    return count_in(msgspec.Raw(digits) if digits.isdigit() else raw)
 
 
 _decode_request = msgspec.json.Decoder(_Request)
@@ -165,10 +174,12 @@ class GeminiContent(GeminiDialect):
         wants_events = _wants_events(incoming.query)
         is_stream = wants_events or incoming.path.get("method") == "streamGenerateContent"
         framing = EventFraming if wants_events else ArrayFraming
+        output_limit, answer_count = request.limits()
         return Envelope(
             model=_model_in(incoming),
             is_stream=is_stream,
-            max_output_tokens=request.output_limit,
+            max_output_tokens=output_limit,
+            answer_count=answer_count,
             framing=framing if is_stream else None,
         )
 

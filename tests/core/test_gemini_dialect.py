@@ -72,7 +72,8 @@ def test_method_and_query_say_whether_it_streams_and_how(method, query, framing)
     [
         ({"generationConfig": {"maxOutputTokens": 9}}, 9),
         ({"generation_config": {"max_output_tokens": 9}}, 9),
-        ({"generationConfig": {"maxOutputTokens": "9"}}, 0),
+        ({"generationConfig": {"maxOutputTokens": "9"}}, 9),
+        ({"generationConfig": {"maxOutputTokens": "nan"}}, 0),
         ({"generationConfig": {"maxOutputTokens": -1}}, 0),
         ({"generationConfig": {"maxOutputTokens": None}}, 0),
         ({"generationConfig": {"temperature": 1}}, 0),
@@ -84,6 +85,16 @@ def test_method_and_query_say_whether_it_streams_and_how(method, query, framing)
 )
 def test_the_most_output_that_a_request_allows(document, limit):
     assert CONTENT.read_request(incoming(document)).max_output_tokens == limit
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [({"candidateCount": 3}, 3), ({"candidate_count": "2"}, 2), ({"candidateCount": []}, 0)],
+)
+def test_how_many_answers_a_request_asks_for(config, count):
+    envelope = CONTENT.read_request(incoming({"generationConfig": config}))
+
+    assert envelope.answer_count == count
 
 
 @pytest.mark.parametrize("dialect", [CONTENT, EMBEDDINGS, COUNT])

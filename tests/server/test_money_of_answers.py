@@ -71,6 +71,29 @@ def test_an_answer_without_usage_is_charged_by_its_text(world, speaker, text, is
     assert spent(world) == -(-len(text.encode()) // 4) * 10000
 
 
+# -- several answers -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "calls"),
+    [
+        ({"generationConfig": {"candidateCount": 3, "maxOutputTokens": 5}}, 3),
+        ({"generation_config": {"candidate_count": 2}}, 2),
+        ({"generationConfig": {"candidateCount": "many"}}, 1),
+        ({"generationConfig": {}}, 1),
+        ({}, 1),
+    ],
+)
+@pytest.mark.parametrize("method", ["generateContent", "streamGenerateContent"])
+def test_geminis_candidates_are_charged_by_the_call_each(world, method, config, calls):
+    priced(world, per_call="0.05")
+    world.channel("a", answer(200, gemini.content()), provider="gemini")
+
+    post(world, f"/v1beta/models/m:{method}", {"contents": [], **config})
+
+    assert spent(world) == calls * 50_000_000
+
+
 # -- pictures ------------------------------------------------------------------------------
 
 
