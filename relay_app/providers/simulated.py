@@ -9,7 +9,7 @@ setting `behaviour`, which is added in front. `sim` alone just answers.
     status-503      answer with this error status
     every-3         the fault only for every third request of the channel
     delay-500       wait so many ms before the answer
-    chunks-20       stream so many pieces
+    chunks-20       say so many words, in a stream one a piece; without it all of the text's
     gap-100         wait so many ms between pieces
     cut-5           break the connection after so many pieces
     stall-5         fall silent after so many pieces
@@ -35,7 +35,6 @@ from relay_app.core.types import Call
 from relay_app.providers.base import parse_url
 from relay_app.providers.simulated_answers import ANSWERS, OVERLOADED, Answer
 
-DEFAULT_CHUNKS = 4
 _NUMBERED = ("status", "every", "delay", "chunks", "gap", "cut", "stall", "retryafter")
 _PLAIN = ("refuse", "empty", "error")
 _NUMBER = re.compile(r"[0-9]{1,7}")
@@ -45,12 +44,12 @@ _STALL_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """What the simulated upstream does with a request; times in ms, 0 means not."""
+    """What the simulated upstream does with a request; times in ms, 0 means not, or not said."""
 
     status: int = 0
     every: int = 1
     delay: int = 0
-    chunks: int = DEFAULT_CHUNKS
+    chunks: int = 0
     gap: int = 0
     cut: int = 0
     stall: int = 0
@@ -169,8 +168,7 @@ class _Pieces(httpx.AsyncByteStream):
             yield answer.error_event(OVERLOADED)
             return
         yield answer.beginning()
-        words = [] if self._is_faulty and behaviour.empty else answer.words
-        pieces = list(itertools.islice(itertools.cycle(words), behaviour.chunks)) if words else []
+        pieces = _words(answer, behaviour, is_faulty=self._is_faulty)
         for number, word in enumerate(pieces, start=1):
             yield answer.piece(word)
             if self._is_faulty and number in (behaviour.cut, behaviour.stall):
@@ -196,5 +194,13 @@ def _error_answer(answer: Answer, behaviour: Behaviour) -> httpx.Response:
 def _whole(answer: Answer, behaviour: Behaviour, *, is_faulty: bool) -> bytes:
     if is_faulty and behaviour.error:
         return answer.error(OVERLOADED)
-    text = "" if is_faulty and behaviour.empty else "".join(answer.words).strip()
-    return answer.whole(text, output_tokens=len(text.split()))
+    words = _words(answer, behaviour, is_faulty=is_faulty)
+    return answer.whole("".join(words).strip(), output_tokens=len(words))
+
+
+def _words(answer: Answer, behaviour: Behaviour, *, is_faulty: bool) -> list[str]:
+    """Return what the answer says, whole or streamed; each word is a token."""
+    if is_faulty and behaviour.empty:
+        return []
+    count = behaviour.chunks or len(answer.words)
+    return list(itertools.islice(itertools.cycle(answer.words), count))

@@ -9,6 +9,7 @@ from typing import Protocol
 import orjson
 
 from channels_app.core.types import ChannelView
+from relay_app.core.json_edit import read_field, split_fields
 from relay_app.core.types import Call
 
 INPUT_TOKENS = 8
@@ -52,18 +53,12 @@ class ChatAnswer:
         self.words = _words(channel)
         self._id = f"chatcmpl-{call.request_id}"
         self._model = call.model
+        self._tells_usage = call.is_stream and _wants_usage(call.body)
 
     def whole(self, text: str, *, output_tokens: int) -> bytes:
         message = {"role": "assistant", "content": text}
-        return self._document(
-            "chat.completion",
-            {"index": 0, "message": message, "finish_reason": "stop"},
-            usage={
-                "prompt_tokens": INPUT_TOKENS,
-                "completion_tokens": output_tokens,
-                "total_tokens": INPUT_TOKENS + output_tokens,
-            },
-        )
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return self._document("chat.completion", [choice], usage=_chat_usage(output_tokens))
 
     def beginning(self) -> bytes:
         return self._chunk({"role": "assistant", "content": ""})
@@ -72,7 +67,10 @@ class ChatAnswer:
         return self._chunk({"content": text})
 
     def ending(self, *, output_tokens: int) -> bytes:
-        return self._chunk({}, finish_reason="stop") + b"data: [DONE]\n\n"
+        end = self._chunk({}, finish_reason="stop")
+        if self._tells_usage:
+            end += self._event([], usage=_chat_usage(output_tokens))
+        return end + b"data: [DONE]\n\n"
 
     def error(self, problem: Mapping[str, str]) -> bytes:
         return orjson.dumps({"error": {"param": None, "code": None, **problem}})
@@ -82,11 +80,14 @@ class ChatAnswer:
 
     def _chunk(self, delta: object, finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-        return b"data: " + self._document("chat.completion.chunk", choice) + b"\n\n"
+        return self._event([choice], **({"usage": None} if self._tells_usage else {}))
 
-    def _document(self, kind: str, choice: object, **more: object) -> bytes:
+    def _event(self, choices: object, **more: object) -> bytes:
+        return b"data: " + self._document("chat.completion.chunk", choices, **more) + b"\n\n"
+
+    def _document(self, kind: str, choices: object, **more: object) -> bytes:
         fields = {"id": self._id, "object": kind, "created": int(time.time()), "model": self._model}
-        return orjson.dumps({**fields, "choices": [choice], **more})
+        return orjson.dumps({**fields, "choices": choices, **more})
 
 
 class MessageAnswer:
@@ -203,6 +204,19 @@ ANSWERS: Mapping[str, type[Answer]] = {
 
 def _words(channel: ChannelView) -> list[str]:
     return [word + " " for word in f"Hello from channel {channel.name}.".split()]
+
+
+def _wants_usage(body: bytes) -> bool:
+    options = read_field(split_fields(body).get("stream_options"))
+    return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def _chat_usage(output_tokens: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": INPUT_TOKENS,
+        "completion_tokens": output_tokens,
+        "total_tokens": INPUT_TOKENS + output_tokens,
+    }
 
 
 def _event(kind: str, **fields: object) -> bytes:

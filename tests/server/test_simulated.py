@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.server.test_money import pay_in, priced, wallet
 from tests.support.anthropic import assert_told, events_of
+from tests.support.speakers import Anthropic, Gemini, OpenAI, documents
 
 
 def simulated(world, model):
@@ -31,6 +33,41 @@ def test_the_simulated_upstream_speaks_both_dialects(world, model):
     assert [name for name, _ in events[-2:]] == ["message_delta", "message_stop"]
     assert chat_answer.json()["object"] == "chat.completion"
     assert chat_stream.text.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_simulated_chat_stream_tells_its_usage_as_openais_does(world, asks):
+    client, model = simulated(world, "sim-chunks-3")
+    options = {"stream_options": {"include_usage": True}} if asks else {}
+
+    chunks = documents(client.chat(model, stream=True, **options).content)
+
+    counted = {"prompt_tokens": 8, "completion_tokens": 3, "total_tokens": 11}
+    if asks:
+        last = chunks.pop()
+        assert (last["choices"], last["usage"]) == ([], counted)
+        assert last.keys() == chunks[0].keys()
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 4 + ["stop"]
+    assert [chunk["usage"] for chunk in chunks] == [None] * 5
+
+
+@pytest.mark.parametrize("speaker", [OpenAI(), Anthropic(), Gemini()], ids=lambda s: s.name)
+@pytest.mark.parametrize("behaviour", ["", "chunks-7"])
+def test_a_simulated_answer_costs_the_same_whole_or_streamed(world, speaker, behaviour):
+    world.options(AllowUnpricedModels=False, TrustQuota="0")
+    priced(world, input=2, output=10)
+    pay_in(world)
+    settings = {"behaviour": behaviour}
+    name = "a channel of some words"
+    world.channel(name, provider="simulated", base_url="", settings=settings)
+    client = world.ready()
+
+    whole, streamed = (speaker.ask(client, is_stream=streams) for streams in (False, True))
+
+    words = 7 if behaviour else len(f"Hello from channel {name}.".split())
+    for response in (whole, streamed):
+        assert world.log(response.headers["x-request-id"]).cost_nusd == 8 * 2000 + words * 10000
+    assert wallet(world)[2] == 2 * (8 * 2000 + words * 10000)
 
 
 @pytest.mark.parametrize(
