@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 import structlog
@@ -65,7 +65,8 @@ class Bill:
     """One request's money. Begun by `reserve`, ended once by `settle` or `refund`.
 
     `size` is called when first needed: a model that is priced by the call needs the number of
-    answers, others the length of the prompt.
+    answers, others the length of the prompt. `seconds` is called only for prices by the second:
+    about how many the request has, where its answer does not tell.
     """
 
     ledger: Ledger
@@ -75,6 +76,7 @@ class Bill:
     request_id: str
     size: Callable[[], Size]
     ratio_of: Callable[[str], Decimal]
+    seconds: Callable[[], int] = lambda: 0
     session_id: uuid.UUID = field(default_factory=uuid.uuid4)
     # The refusal that kept an attempt from being made.
     refused: Refused | None = None
@@ -111,6 +113,7 @@ class Bill:
             output_tokens=min(size.output_tokens * size.calls, self.terms.most_output_tokens),
             ratio=tariff.ratio,
             calls=size.calls,
+            seconds=self._seconds(tariff.price),
         )
         return min(max(amount_nusd, 1), MAX_COST_NUSD)
 
@@ -158,6 +161,8 @@ class Bill:
         else:
             if tariff.price.per_call is not None and self._size is not None:
                 calls = self._size.calls
+            if tariff.price.per_second is not None and not usage.seconds:
+                usage = replace(usage, seconds=self._seconds(tariff.price))
             cost_nusd = amount_nusd(tariff.price, usage, ratio=tariff.ratio, calls=calls)
             self.cost_nusd = min(cost_nusd, MAX_COST_NUSD)
         self.billed_model = tariff.price.model if tariff.price else tariff.model
@@ -166,6 +171,9 @@ class Bill:
             return
         self.state = "settled"
         self.ledger.settle(self.session_id, self.token, self.cost_nusd, request_id=self.request_id)
+
+    def _seconds(self, price: PriceView) -> int:
+        return self.seconds() if price.per_second is not None else 0
 
     def refund(self, *, fee_nusd: int = 0, reason: str = "") -> None:
         """Give back what was reserved, and charge a fee of the provider's, if there is one."""

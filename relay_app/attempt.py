@@ -47,6 +47,7 @@ class Answer:
     usage: Usage | None = None
     output_bytes: int = 0  # that the model wrote, where no usage is told
     images: int = 0
+    seconds: int = 0
     response_id: str = ""
     upstream_request_id: str = ""
 
@@ -267,5 +268,6 @@ def _judge(
         usage=facts.usage,
         output_bytes=facts.output_bytes,
         images=facts.images,
+        seconds=facts.seconds,
         response_id=facts.response_id,
     )

@@ -25,7 +25,7 @@ from channels_app.core.types import Failure
 from relay_app.attempt import EVENT_STREAM, Answer
 from relay_app.core import json_edit, multipart
 from relay_app.core.attempts import Step
-from relay_app.core.estimate import BYTES_A_TOKEN, estimate_tokens
+from relay_app.core.estimate import BYTES_A_TOKEN, estimate_seconds, estimate_tokens
 from relay_app.core.sse import Splitter, read_event
 from relay_app.core.types import Call
 from relay_app.dialects.base import Dialect, count_in
@@ -137,6 +137,7 @@ def open_bill(
         ),
         request_id=call.request_id,
         size=partial(size_of, call),
+        seconds=partial(estimate_seconds, call.body, content_type=call.content_type),
         ratio_of=partial(_ratio, routing, token.user_group),
     )
     fee = options.violation_fee if options.violation_fee_enabled else 0
@@ -213,7 +214,7 @@ def billed_upstream_model(step: Step) -> str:
 def answer_usage(answer: Answer, call: Call) -> Usage:
     """Return what a whole answer used: as reported, else counted by its length."""
     usage = answer.usage or _counted(call, answer.output_bytes)
-    return replace(usage, images=answer.images) if answer.images else usage
+    return _with_more(usage, images=answer.images, seconds=answer.seconds)
 
 
 def stream_usage(stream: AnswerStream, call: Call) -> Usage:
@@ -232,7 +233,7 @@ def stream_usage(stream: AnswerStream, call: Call) -> Usage:
             output_tokens=max(usage.output_tokens, counted.output_tokens),
         )
     images = max(usage.images, stream.images)  # some tell all of them at their end
-    return replace(usage, images=images) if images else usage
+    return _with_more(usage, images=images, seconds=stream.seconds)
 
 
 def empty_usage(failure: Failure, dialect: Dialect, call: Call) -> Usage:
@@ -251,6 +252,10 @@ def _usage_in(events: Iterable[bytes], dialect: Dialect) -> Usage | None:
     for event in events:
         usage = merged(usage, dialect.read_event(*read_event(event)).usage)
     return usage
+
+
+def _with_more(usage: Usage, *, images: int, seconds: int) -> Usage:
+    return replace(usage, images=images, seconds=seconds) if images or seconds else usage
 
 
 def _counted(call: Call, output_bytes: int) -> Usage:

@@ -70,7 +70,7 @@ class AnswerStream:
         self.ttft_s: float | None = None
         self.dropped_events = 0
         self.output_bytes = 0  # that the model wrote, as far as it was read
-        self.images = 0
+        self.images = self.seconds = 0
         self.is_interrupted = False
         self._malformed_in_a_row = 0
         self._good_s = sent_s  # when the last event came that was not malformed
@@ -354,6 +354,7 @@ class AnswerStream:
             self._begun.update(facts.choices)
         if facts.is_finish:
             self._has_finish = True
+            self.seconds = facts.seconds or self.seconds
             self._ended.update(facts.ended)
         self._is_cut_short = self._is_cut_short or (facts.is_finish and not facts.is_normal_finish)
         self._is_last = self._is_last or facts.is_last

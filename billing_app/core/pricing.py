@@ -139,9 +139,7 @@ def price_table(prices: Iterable[PriceView]) -> PriceTable:
     )
 
 
-def amount_nusd(
-    price: PriceView, usage: Usage, *, ratio: Decimal = ONE, calls: int = 1, seconds: int = 0
-) -> int:
+def amount_nusd(price: PriceView, usage: Usage, *, ratio: Decimal = ONE, calls: int = 1) -> int:
     """Return what `usage` costs in nano-dollars, rounded once, half away from zero.
 
     What costs anything costs at least 1. Parts that are larger than what they are parts of, as
@@ -152,7 +150,7 @@ def amount_nusd(
         base = rates.per_call * max(calls, 1)
     else:
         base = _input_cost(rates, usage) + _output_cost(rates, usage)
-    base += rates.per_image * max(usage.images, 0) + rates.per_second * max(seconds, 0)
+    base += rates.per_image * max(usage.images, 0) + rates.per_second * max(usage.seconds, 0)
     return _final(base, ratio)
 
 
@@ -163,6 +161,7 @@ def estimate_nusd(
     output_tokens: int,
     ratio: Decimal = ONE,
     calls: int = 1,
+    seconds: int = 0,
 ) -> int:
     """Return what a request of this size may cost in nano-dollars; `output_tokens` is what its
     `calls` answers may have in all."""
@@ -170,6 +169,7 @@ def estimate_nusd(
         input_tokens=prompt_tokens,
         output_tokens=output_tokens,
         images=calls if price.per_image is not None else 0,
+        seconds=seconds,
     )
     return amount_nusd(price, usage, ratio=ratio, calls=calls)
 

@@ -27,6 +27,7 @@ class Usage:
     reasoning_tokens: int = 0
     audio_output_tokens: int = 0
     images: int = 0  # pictures that were made
+    seconds: int = 0  # of sound that was listened to
 
     def updated(self, later: Usage) -> Usage:
         """Return what both reports of one answer say: `later` where it says something.

@@ -74,6 +74,12 @@ def read_fields(body: bytes, content_type: str) -> dict[str, list[str | None]]:
     return fields
 
 
+def file_bytes(body: bytes, content_type: str) -> int:
+    """Return how large the files of the form are together; raise FormError."""
+    parts = _parts(body, boundary_of(content_type))
+    return sum(part.end - part.start for part in parts if part.is_file)
+
+
 def set_fields(body: bytes, content_type: str, values: Mapping[str, str]) -> bytes:
     """Return `body` with these text fields set, each where it stands or else in front.
 

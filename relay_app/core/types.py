@@ -76,6 +76,8 @@ class AnswerFacts:
     output_bytes: int = field(default=0, compare=False)
     # Pictures that were made: most answers that hold some do not tell their number.
     images: int = 0
+    # Of sound that was listened to; 0: not told.
+    seconds: int = 0
     # Under which later requests may name it; empty where the dialect has no such thing.
     response_id: str = ""
 
@@ -101,8 +103,9 @@ class EventFacts:
     is_usage_only: bool = False
     # The bytes in it that the model wrote: an answer without usage is counted by them.
     output_bytes: int = field(default=0, compare=False)
-    # The pictures that it ends.
+    # The pictures that it ends, and the seconds of sound that were listened to.
     images: int = 0
+    seconds: int = 0
     choices: tuple[int, ...] = ()
     ended: tuple[int, ...] = ()
     response_id: str = ""

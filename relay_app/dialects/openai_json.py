@@ -5,17 +5,19 @@ JSON or a form in; JSON, text, sound or events out.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+from billing_app.core.usage import MAX_TOKENS
 from relay_app.core.error_body import read_error
 from relay_app.core.multipart import FormError, is_form, read_fields, set_fields
 from relay_app.core.types import AnswerFacts, Call, EventFacts
 from relay_app.dialects.base import BodyError, Envelope, Incoming, decode_envelope
 from relay_app.dialects.openai_base import OpenAIDialect, checked_model, read_object, text_in
-from relay_app.dialects.openai_usage import usage_in
+from relay_app.dialects.openai_usage import object_in, usage_in
 from relay_app.dialects.written import text_bytes
 
 # Fields that hold what was asked for; the first two are lists that may not be empty.
@@ -96,6 +98,7 @@ class OpenAIJson(OpenAIDialect):
             is_complete=is_finish and not kind.startswith("image"),
             output_bytes=text_bytes(text_in(event, "delta")),
             images=1 if kind in PICTURES else 0,
+            seconds=_seconds_in(event),
             model=text_in(event, "model"),
             usage=usage_in(event),
         )
@@ -154,6 +157,7 @@ def _read_json(answer: dict[str, Any], body: bytes) -> AnswerFacts:
         usage=usage,
         output_bytes=text_bytes(text_in(answer, "text")) if usage is None else 0,
         images=_pictures_in(answer),
+        seconds=_seconds_in(answer),
     )
 
 
@@ -163,3 +167,12 @@ def _pictures_in(answer: dict[str, Any]) -> int:
         isinstance(item, dict) and bool(item.get("b64_json") or item.get("url"))
         for item in (data if isinstance(data, list) else [])
     )
+
+
+def _seconds_in(answer: dict[str, Any]) -> int:
+    """Return how many seconds of sound were listened to, rounded up; 0: it is not told."""
+    usage = object_in(answer, "usage")
+    told = usage.get("seconds") or usage.get("prompt_audio_seconds") or answer.get("duration")
+    if not isinstance(told, int | float) or not 0 < told < MAX_TOKENS:
+        return 0
+    return math.ceil(told)

@@ -13,6 +13,7 @@ from relay_app.core.multipart import (
     MAX_PARTS,
     FormError,
     boundary_of,
+    file_bytes,
     is_form,
     read_fields,
     set_fields,
@@ -46,6 +47,12 @@ def refusal(body, content_type=FORM):
 
 
 # -- reading -------------------------------------------------------------------
+
+
+def test_files_are_measured_alone():
+    body = form(text("model", b"whisper"), file("file", b"12345"), file("more", b"\r\n"))
+
+    assert file_bytes(body, FORM) == 7
 
 
 @pytest.mark.parametrize("end", [b"\r\n", b"\n"])

@@ -211,7 +211,6 @@ def test_a_model_that_was_left_out_is_added():
         ),
         ({"prompt_tokens": -3, "completion_tokens": 1.9}, Usage(output_tokens=1)),
         ({"prompt_tokens": 10**30}, Usage(input_tokens=2**31 - 1)),
-        ({"type": "duration", "seconds": 37}, None),
         ({}, None),
         (None, None),
         ([5], None),
@@ -302,6 +301,34 @@ def test_json_under_another_type_is_read_all_the_same():
     facts = AUDIO.read_answer(b'{"text": "x", "usage": {"input_tokens": 3}}', "text/plain")
 
     assert facts.usage == Usage(input_tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "seconds"),
+    [
+        ({"usage": {"type": "duration", "seconds": 37}}, 37),
+        ({"usage": {"type": "duration", "seconds": 36.2}, "duration": 99}, 37),
+        ({"duration": 36.709999084472656}, 37),
+        ({"duration": 36.0}, 36),
+        ({"duration": 0.01, "usage": None}, 1),
+        ({"usage": {"prompt_audio_seconds": 3}}, 3),
+        ({"duration": "36.7"}, 0),
+        ({"duration": -1}, 0),
+        ({"duration": 10**30}, 0),
+        ({}, 0),
+    ],
+)
+def test_the_length_of_a_recording_is_read_and_rounded_up(fields, seconds):
+    facts = AUDIO.read_answer(dumped({"text": "x", **fields}))
+    end = event(AUDIO, {"type": "transcript.text.done", "text": "x", **fields})
+
+    assert (facts.seconds, facts.usage) == (seconds, None)
+    assert end.seconds == seconds
+
+
+@pytest.mark.parametrize("value", [b"Infinity", b"-Infinity", b"NaN"])
+def test_a_length_that_is_none_is_not_told(value):
+    assert AUDIO.read_answer(b'{"text":"x","duration":' + value + b"}").seconds == 0
 
 
 @pytest.mark.parametrize(

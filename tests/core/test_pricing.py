@@ -301,6 +301,8 @@ def test_audio_that_only_the_end_of_a_stream_tells_as_cached_is_charged_as_cache
         (price(input=1), Usage(), "1", 0),
         (price(per_call="0.05"), Usage(input_tokens=10**6), "1", 50_000_000),
         (price(per_image="0.04"), Usage(images=3), "1", 120_000_000),
+        (price(per_second="0.0001"), Usage(seconds=37), "1", 3_700_000),
+        (price(input=5, per_second="0.0001"), Usage(input_tokens=2, seconds=1), "2", 220_000),
         (price(input=5, per_image="0.04"), Usage(input_tokens=2, images=1), "1", 40_010_000),
         (
             price(input="999999.999999", output="0.000001"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
 import pytest
 
-from tests.server.test_money import assert_books_are_right, pay_in, priced, wallet
+from tests.server.test_money import assert_books_are_right, entries, pay_in, priced, wallet
 from tests.support import gemini
 from tests.support.speakers import SPEAKERS, Responses, data, documents
 from tests.support.upstream import answer, stream
@@ -92,6 +93,79 @@ def test_geminis_candidates_are_charged_by_the_call_each(world, method, config, 
     post(world, f"/v1beta/models/m:{method}", {"contents": [], **config})
 
     assert spent(world) == calls * 50_000_000
+
+
+# -- by the second -------------------------------------------------------------------------
+
+
+def transcribe(world: Any, size: int, **fields: str) -> Any:
+    files = {"file": ("a.mp3", b"x" * size, "audio/mpeg")}
+    response = world.ready().http.post(
+        "/v1/audio/transcriptions", data={"model": "m", **fields}, files=files
+    )
+    assert response.status_code == 200
+    return response
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"usage": {"type": "duration", "seconds": 37}},
+        {"task": "transcribe", "duration": 36.709999084472656},
+    ],
+    ids=["usage", "verbose"],
+)
+def test_a_transcript_is_charged_for_the_seconds_that_it_tells(world, told):
+    priced(world, per_second="0.0001")
+    world.channel("a", answer(200, {"text": "hello", **told}))
+
+    transcribe(world, 48_000)
+
+    assert entries(world)[1] == ("reserve", -3 * 100_000)
+    assert spent(world) == 37 * 100_000
+
+
+@pytest.mark.parametrize(("size", "seconds"), [(1, 1), (16_000, 1), (16_001, 2), (1_600_000, 100)])
+def test_a_transcript_that_tells_no_length_is_charged_by_the_size_of_the_file(world, size, seconds):
+    priced(world, per_second="0.0001")
+    text = {"Content-Type": "text/plain"}
+    world.channel("a", answer(200, b"hello", headers=text))
+
+    transcribe(world, size, response_format="text")
+
+    assert entries(world)[1] == ("reserve", -seconds * 100_000)
+    assert spent(world) == seconds * 100_000
+
+
+def test_a_streamed_transcript_is_charged_by_the_second_too(world):
+    priced(world, per_second="0.0001")
+    done = {"type": "transcript.text.done", "text": "hi", "usage": {"seconds": 4.2}}
+    events = [data({"type": "transcript.text.delta", "delta": "hi"}), data(done)]
+    world.channel("a", stream(events))
+
+    transcribe(world, 100, stream="true")
+
+    assert spent(world) == 5 * 100_000
+
+
+def test_sound_in_base64_is_as_long_as_its_bytes(world):
+    priced(world, per_second="0.0001")
+    world.channel("a", answer(200, {"text": "hello"}))
+    sound = base64.b64encode(b"x" * 48_000).decode()
+
+    post(world, "/v1/audio/transcriptions", {"model": "m", "input_audio": {"data": sound}})
+
+    assert spent(world) == 3 * 100_000
+
+
+def test_a_token_priced_transcript_is_not_charged_by_the_second(world):
+    priced(world, input=1, output=10)
+    usage = {"input_tokens": 37, "output_tokens": 14}
+    world.channel("a", answer(200, {"text": "hello", "duration": 9, "usage": usage}))
+
+    transcribe(world, 160_000)
+
+    assert spent(world) == 37 * 1000 + 14 * 10000
 
 
 # -- pictures ------------------------------------------------------------------------------
